@@ -8,6 +8,7 @@
 
 #include "base/encoding/crc32c.h"
 #include "base/file.h"
+#include "base/trust.h"
 
 enum { MAX_SUMS = 32, MAX_REPLACED = 1 << 20, LONGEST_PATH = 4096 };
 
@@ -39,7 +40,7 @@ bool checked_line_read(const char *path, char line[CHECKED_LINE], struct error *
     uint8_t *bytes;
     size_t size;
     char sum[16];
-    if (!file_read(path, CHECKED_LINE - 1, &bytes, &size, error)) {
+    if (!trust_file(path, error) || !file_read(path, CHECKED_LINE - 1, &bytes, &size, error)) {
         return false;
     }
     memcpy(line, bytes, size + 1);
@@ -81,7 +82,7 @@ static bool has_sum(const char *path, uint32_t sum, bool *there, struct error *e
         return true;
     }
     *there = true;
-    if (!file_read(sum_path, MAX_SUMS, &bytes, &size, error)) {
+    if (!trust_file(sum_path, error) || !file_read(sum_path, MAX_SUMS, &bytes, &size, error)) {
         return false;
     }
     snprintf(text, sizeof text, "%08" PRIx32, sum);
@@ -99,7 +100,7 @@ static bool has_sum(const char *path, uint32_t sum, bool *there, struct error *e
 bool checked_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, struct error *error)
 {
     bool there;
-    if (!file_read(path, limit, bytes, size, error)) {
+    if (!trust_file(path, error) || !file_read(path, limit, bytes, size, error)) {
         return false;
     }
     if (!has_sum(path, checked_sum(path, *bytes, *size), &there, error)) {

@@ -6,7 +6,8 @@
  *  - beside a file that rarely changes, in NAME.sum: "1a2b3c4d\n"; while it is being replaced, followed by the old
  *    content's sum: "1a2b3c4d 5e6f7a8b\n"
  *
- * A file without a checksum was written by hand, and is accepted as it is.
+ * A file without a checksum was written by hand, and is accepted as it is. One that another user may have written is
+ * refused (base/trust.h): such files decide what this process does.
  */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H

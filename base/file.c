@@ -189,32 +189,188 @@ bool file_temporary_name(char *name, size_t size, const char *path, struct error
     return (length > 0 && (size_t)length < size) || error_set(error, "%s: the path is too long", path);
 }
 
-bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error)
+/* --- Drafts --- */
+
+bool file_draft_begin(struct file_draft *draft, const char *path, unsigned mode, struct error *error)
 {
-    char temporary[PATH_MAX];
-    if (!file_temporary_name(temporary, sizeof temporary, path, error)) {
+    draft->fd = -1;
+    draft->stream = NULL;
+    if ((size_t)snprintf(draft->path, sizeof draft->path, "%s", path) >= sizeof draft->path) {
+        return error_set(error, "%.200s: the path is too long", path);
+    }
+    if (!file_temporary_name(draft->temporary, sizeof draft->temporary, path, error)) {
         return false;
     }
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    draft->fd = open(draft->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    return draft->fd >= 0 || file_error(error, path, "cannot be created", errno);
+}
+
+/* A standard stream by its name, which is a link; -1: it is none. */
+static int stream_of(const char *path)
+{
+    if (strcmp(path, "/dev/stdout") == 0) {
+        return STDOUT_FILENO;
+    }
+    if (strcmp(path, "/dev/stderr") == 0) {
+        return STDERR_FILENO;
+    }
+    char *end = NULL;
+    const long number = strncmp(path, "/dev/fd/", 8) == 0 ? strtol(path + 8, &end, 10) : -1;
+    return end && end > path + 8 && *end == '\0' && number >= 0 && number < INT_MAX ? (int)number : -1;
+}
+
+bool file_output_begin(struct file_draft *draft, const char *path, unsigned mode, struct error *error)
+{
+    struct stat status;
+    const int stream = stream_of(path);
+    const bool is_there = lstat(path, &status) == 0;
+    if (stream < 0 && !(is_there && (S_ISCHR(status.st_mode) || S_ISFIFO(status.st_mode)))) {
+        return file_draft_begin(draft, path, mode, error);
+    }
+    draft->stream = NULL;
+    draft->temporary[0] = '\0';
+    snprintf(draft->path, sizeof draft->path, "%s", path);
+    draft->fd =
+        stream >= 0 ? fcntl(stream, F_DUPFD_CLOEXEC, 0) : open(path, O_WRONLY | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC);
+    return draft->fd >= 0 || file_error(error, path, "cannot be written", errno);
+}
+
+bool file_draft_stream(struct file_draft *draft, struct error *error)
+{
+    draft->stream = fdopen(draft->fd, "w");
+    if (!draft->stream) {
+        file_draft_drop(draft);
+        return error_set(error, "%s: out of memory", draft->path);
+    }
+    return true;
+}
+
+static bool close_draft(struct file_draft *draft, struct error *error)
+{
+    const int result = draft->stream ? fclose(draft->stream) : close(draft->fd);
+    draft->stream = NULL;
+    draft->fd = -1;
+    return result == 0 || file_error(error, draft->path, "cannot be closed", errno);
+}
+
+void file_draft_drop(struct file_draft *draft)
+{
+    struct error ignored;
+    if (draft->fd >= 0) {
+        close_draft(draft, &ignored);
+    }
+    if (draft->temporary[0] != '\0') {
+        unlink(draft->temporary);
+    }
+}
+
+bool file_draft_end(struct file_draft *draft, bool sync, struct error *error)
+{
+    const bool is_direct = draft->temporary[0] == '\0';
+    bool done = !draft->stream || (fflush(draft->stream) == 0 && !ferror(draft->stream)) ||
+                file_error(error, draft->path, "cannot be written", errno);
+    if (done && sync && !is_direct && fsync(draft->fd) != 0) {
+        done = file_error(error, draft->path, "cannot be synced to disk", errno);
+    }
+    if (done) {
+        done = close_draft(draft, error);
+    }
+    if (done && !is_direct && rename(draft->temporary, draft->path) != 0) {
+        done = file_error(error, draft->path, "cannot be put in place", errno);
+    }
+    if (!done) {
+        file_draft_drop(draft);
+    }
+    return done && (!sync || is_direct || file_sync_folder_of(draft->path, error));
+}
+
+bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error)
+{
+    struct file_draft draft;
+    if (!file_draft_begin(&draft, path, 0666, error)) {
+        return false;
+    }
+    if (!write_parts(draft.fd, path, parts, count, error)) {
+        file_draft_drop(&draft);
+        return false;
+    }
+    return file_draft_end(&draft, true, error);
+}
+
+/* --- New files --- */
+
+int file_create(const char *path, unsigned mode, struct error *error)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+    const int reason = errno;
+    if (fd < 0 && reason == EEXIST) {
+        error_set(error, "%s: already exists, and is not overwritten", path);
+    } else if (fd < 0) {
+        file_error(error, path, "cannot be created", reason);
+    }
+    errno = reason;
+    return fd;
+}
+
+bool file_write_new(const char *path, unsigned mode, const struct file_part *parts, int count, struct error *error)
+{
+    const int fd = file_create(path, mode, error);
     if (fd < 0) {
-        return file_error(error, temporary, "cannot be created", errno);
+        return false;
     }
     bool done = write_parts(fd, path, parts, count, error);
     if (done && fsync(fd) != 0) {
         done = file_error(error, path, "cannot be synced to disk", errno);
     }
-    if (close(fd) != 0 && done) {
-        done = file_error(error, path, "cannot be closed", errno);
-    }
-    if (done && rename(temporary, path) != 0) {
-        done = file_error(error, path, "cannot be put in place", errno);
-    }
+    close(fd);
     if (!done) {
-        unlink(temporary);
-        return false;
+        unlink(path);
     }
-    return file_sync_folder_of(path, error);
+    return done;
 }
+
+int file_append(const char *path, unsigned mode, bool follow, struct error *error)
+{
+    struct stat status;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW), mode);
+    if (fd < 0) {
+        const int reason = errno;
+        file_error(error, path, "cannot be written", reason);
+        errno = reason;
+        return -1;
+    }
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+        (status.st_nlink > 1 || (status.st_uid != geteuid() && status.st_uid != 0))) {
+        close(fd);
+        error_set(error, "%s: %s, so nothing is appended to it; remove it, or choose another path", path,
+                  status.st_nlink > 1 ? "has a second name (a hard link)" : "belongs to another user");
+        errno = EPERM;
+        return -1;
+    }
+    return fd;
+}
+
+int file_create_nameless(const char *folder, unsigned mode)
+{
+    char path[PATH_MAX], name[PATH_MAX];
+    struct error ignored;
+    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
+    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
+        return fd;
+    }
+    if (!file_join(path, sizeof path, folder, "nameless", &ignored) ||
+        !file_temporary_name(name, sizeof name, path, &ignored)) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    fd = open(name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, mode);
+    if (fd >= 0) {
+        unlink(name);
+    }
+    return fd;
+}
+
+/* --- Leftovers --- */
 
 /* A name made by file_temporary_name. */
 static bool is_temporary(const char *name)

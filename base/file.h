@@ -1,5 +1,7 @@
 /*
- * Careful file access: bounded reads of whole files, and atomic writes.
+ * Careful file access: bounded reads of whole files, and writes that no other user can redirect. All files that the
+ * program creates are created here (tests/lint/house.py): exclusively, under an unpredictable name where the final one
+ * is known beforehand, and never through a link.
  */
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
@@ -7,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/error.h"
 
@@ -31,6 +34,48 @@ struct file_part {
  * removed.
  */
 bool file_write_atomic(const char *path, const struct file_part *parts, int count, struct error *error);
+
+/*
+ * A file that is written piece by piece and then replaces `path`. FILE_PATH bounds the length of both names.
+ *
+ *     file_draft_begin, writes to fd or stream, then file_draft_end or file_draft_drop
+ */
+enum { FILE_PATH = 4096 };
+
+struct file_draft {
+    int fd;
+    FILE *stream; /* NULL, unless file_draft_stream was called */
+    char path[FILE_PATH];
+    char temporary[FILE_PATH]; /* "": what is written goes to `path` itself */
+};
+
+/* mode: less umask. */
+bool file_draft_begin(struct file_draft *draft, const char *path, unsigned mode, struct error *error);
+
+/* The same for an output that the user named, which may be /dev/stdout, a terminal or a named pipe. */
+bool file_output_begin(struct file_draft *draft, const char *path, unsigned mode, struct error *error);
+
+/* Opens draft->stream on fd. On failure the draft is dropped. */
+bool file_draft_stream(struct file_draft *draft, struct error *error);
+
+/* Puts it in place. sync: also on the disk. On failure it is dropped, and `path` is as before. */
+bool file_draft_end(struct file_draft *draft, bool sync, struct error *error);
+void file_draft_drop(struct file_draft *draft);
+
+/* Creates a file that must not exist. Returns its descriptor for writing; -1, with errno set too. */
+int file_create(const char *path, unsigned mode, struct error *error);
+
+/* Creates a file that must not exist, on the disk. On failure there is none. */
+bool file_write_new(const char *path, unsigned mode, const struct file_part *parts, int count, struct error *error);
+
+/*
+ * Opens a file to append to, creating it if it is missing. Refuses one that belongs to another user, or that has a
+ * second name. follow: it may be a link, which the caller has checked (base/trust.h). -1, with errno set too.
+ */
+int file_append(const char *path, unsigned mode, bool follow, struct error *error);
+
+/* A file in that folder, for reading and writing, that has no name and is gone when it is closed; -1, with errno. */
+int file_create_nameless(const char *folder, unsigned mode);
 
 /* The same, but a file that already holds exactly these bytes is only synced. */
 bool file_keep(const char *path, const void *bytes, size_t size, struct error *error);

@@ -191,11 +191,11 @@ bool profile_open(const char *path, int identity, struct error *error)
         return error_set(error, "--profile: no thread-specific data key left");
     }
     /* Better to find out now than after hours that the file can't be written. */
-    FILE *file = fopen(path, "ae");
-    if (!file) {
-        return file_error(error, path, "cannot be opened for the profile", errno);
+    struct file_draft draft;
+    if (!file_draft_begin(&draft, path, 0666, error)) {
+        return error_wrap(error, "--profile");
     }
-    fclose(file);
+    file_draft_drop(&draft);
     has_key = true;
     snprintf(file_path, sizeof file_path, "%s", path);
     member = identity;
@@ -259,16 +259,14 @@ static void write_spans(FILE *file)
 
 bool profile_close(struct error *error)
 {
-    char part[PATH_SIZE + 8];
+    struct file_draft draft;
     if (!atomic_exchange(&profile_is_on, false)) {
         return true;
     }
-    snprintf(part, sizeof part, "%s.part", file_path);
-    unlink(part); /* left by an earlier process, or a link to another place */
-    FILE *file = fopen(part, "wxe");
-    if (!file) {
-        return file_error(error, part, "cannot be opened for the profile", errno);
+    if (!file_draft_begin(&draft, file_path, 0666, error) || !file_draft_stream(&draft, error)) {
+        return error_wrap(error, "the profile");
     }
+    FILE *file = draft.stream;
     pthread_mutex_lock(&mutex);
     fprintf(file,
             "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"begin_us\":%.0f,\"forgotten_spans\":%" PRIu64
@@ -278,16 +276,5 @@ bool profile_close(struct error *error)
     write_spans(file);
     fprintf(file, "\n]}\n");
     pthread_mutex_unlock(&mutex);
-    bool written = !ferror(file);
-    int reason = errno;
-    if (fclose(file) != 0 && written) {
-        written = false;
-        reason = errno;
-    }
-    if (!written || rename(part, file_path) != 0) {
-        reason = written ? errno : reason;
-        unlink(part);
-        return file_error(error, file_path, "the profile cannot be written", reason);
-    }
-    return true;
+    return file_draft_end(&draft, false, error) || error_wrap(error, "the profile");
 }

@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 /* Newer than the headers of some build systems. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -58,11 +60,6 @@ static int memory_file(const char *name, unsigned flag)
 {
     int fd = (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC | flag);
     return fd < 0 && errno == EINVAL ? (int)syscall(SYS_memfd_create, name, MFD_CLOEXEC) : fd;
-}
-
-static int unnamed_file(const char *folder)
-{
-    return open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0700);
 }
 
 /* A file open for writing cannot be executed. */
@@ -241,7 +238,8 @@ static bool start_from_file(struct child *child, pid_t *pid, int *reason)
     const char *const folders[] = {getenv("XDG_RUNTIME_DIR"), "/dev/shm", getenv("TMPDIR"), "/tmp", "/var/tmp", "."};
     *reason = ENOENT;
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
-        if (folders[i] && folders[i][0] != '\0' && start_from(unnamed_file(folders[i]), child, pid, reason)) {
+        if (folders[i] && folders[i][0] != '\0' &&
+            start_from(file_create_nameless(folders[i], 0700), child, pid, reason)) {
             return true;
         }
     }

@@ -3,19 +3,18 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <mbedtls/ecp.h>
 #include <mbedtls/pem.h>
 #include <sodium.h>
 
 #include "base/file.h"
+#include "base/trust.h"
 #include "net/admission.h"
 #include "net/tls/tls.h"
 
@@ -25,17 +24,13 @@ enum {
     AUTHORITY_DAYS = 3650,
 };
 
-/* If more than the file's owner and group can read a key, it is worthless. */
-static bool check_mode(const char *path, struct error *error)
+static bool check_key(const char *path, struct error *error)
 {
     struct stat status;
     if (stat(path, &status) != 0) {
         return error_set(error, "%s: %s; make one with: trainer keygen --out=%s", path, strerror(errno), path);
     }
-    if (status.st_mode & S_IRWXO) {
-        return error_set(error, "%s: everybody on this machine can read this key; run: chmod 600 %s", path, path);
-    }
-    return true;
+    return trust_secret(path, "key", error);
 }
 
 /* Reads all certificates of a PEM file and, if key is not NULL, its private key. */
@@ -45,7 +40,7 @@ static bool read_pem(const char *path, mbedtls_x509_crt *certificates, mbedtls_p
     size_t size = 0;
     char text[128];
     bool done = false;
-    if (!check_mode(path, error) || !file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
+    if (!check_key(path, error) || !file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
     int result = mbedtls_x509_crt_parse(certificates, bytes, size + 1); /* with the zero byte that file_read adds */
@@ -271,32 +266,6 @@ static int generate_key(mbedtls_pk_context *key)
     return result ? result : mbedtls_ecp_gen_key(MBEDTLS_ECP_DP_SECP256R1, mbedtls_pk_ec(*key), tls_random, NULL);
 }
 
-/* Creates a new file that only its owner may read. */
-static bool write_new_file(const char *path, const unsigned char *const texts[], int count, struct error *error)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) {
-        int reason = errno;
-        return error_set(error, reason == EEXIST ? "%s: already exists, and keys are not overwritten" : "%s: %s", path,
-                         strerror(reason));
-    }
-    bool done = true;
-    for (int i = 0; i < count && done; i++) {
-        size_t size = strlen((const char *)texts[i]);
-        ssize_t written = write(fd, texts[i], size);
-        done =
-            written == (ssize_t)size || error_set(error, "%s: %s", path, written < 0 ? strerror(errno) : "disk full");
-    }
-    if (done && fsync(fd) != 0) {
-        done = error_set(error, "%s: %s", path, strerror(errno));
-    }
-    close(fd);
-    if (!done) {
-        unlink(path);
-    }
-    return done;
-}
-
 /* Makes a key, gets `wanted` signed for it, and writes key, certificate and, if given, the authority's certificate. */
 static bool create(const struct draft *wanted, const unsigned char *authority, const char *path, struct error *error)
 {
@@ -318,8 +287,10 @@ static bool create(const struct draft *wanted, const unsigned char *authority, c
         error_set(error, "can't make the key for %s: %s", path, text);
         goto out;
     }
-    const unsigned char *const texts[] = {key_pem, certificate_pem, authority};
-    done = write_new_file(path, texts, authority ? 3 : 2, error);
+    const struct file_part parts[] = {{key_pem, strlen((const char *)key_pem)},
+                                      {certificate_pem, strlen((const char *)certificate_pem)},
+                                      {authority, authority ? strlen((const char *)authority) : 0}};
+    done = file_write_new(path, 0600, parts, authority ? 3 : 2, error);
 out:
     mbedtls_pk_free(&key);
     sodium_memzero(key_pem, sizeof key_pem);

@@ -2,7 +2,6 @@
 #include "net/operator_key.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include <sodium.h>
 
 #include "base/file.h"
+#include "base/trust.h"
 
 static const char secret_head[] = "trainer operator secret key 1\n";
 static const char public_head[] = "trainer operator public key 1\n";
@@ -27,22 +27,7 @@ static bool write_new(const char *path, mode_t mode, const char *head, const uin
     sodium_bin2hex(text + length, sizeof text - (size_t)length, key, size);
     length += 2 * (int)size;
     text[length++] = '\n'; /* it replaces the hex digits' zero byte */
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-    bool done = fd >= 0;
-    if (!done) {
-        int reason = errno;
-        error_set(error, reason == EEXIST ? "%s: already exists, and keys are not overwritten" : "%s: %s", path,
-                  strerror(reason));
-    } else {
-        ssize_t written = write(fd, text, (size_t)length);
-        done = written == length && fsync(fd) == 0;
-        done =
-            done || error_set(error, "%s: %s", path, written >= 0 && written < length ? "disk full" : strerror(errno));
-        close(fd);
-        if (!done) {
-            unlink(path);
-        }
-    }
+    const bool done = file_write_new(path, mode, &(struct file_part){text, (size_t)length}, 1, error);
     sodium_memzero(text, sizeof text);
     return done;
 }
@@ -93,19 +78,10 @@ bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY]
         return error_set(error, "%s: %s; make a pair of keys with: trainer keygen --operator=%s", path, strerror(errno),
                          path);
     }
-    if (status.st_mode & S_IRWXO) {
-        return error_set(error, "%s: everybody on this machine can read this key; run: chmod 600 %s", path, path);
-    }
-    return read_key(path, secret_head, "secret", key, OPERATOR_SECRET_KEY, error);
+    return trust_secret(path, "key", error) && read_key(path, secret_head, "secret", key, OPERATOR_SECRET_KEY, error);
 }
 
 bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
-    struct stat status;
-    if (stat(path, &status) == 0 && (status.st_mode & S_IWOTH)) {
-        return error_set(
-            error, "%s: everybody on this machine can replace this key, which authorises rollouts; run: chmod o-w %s",
-            path, path);
-    }
-    return read_key(path, public_head, "public", key, OPERATOR_PUBLIC_KEY, error);
+    return trust_public_key(path, error) && read_key(path, public_head, "public", key, OPERATOR_PUBLIC_KEY, error);
 }

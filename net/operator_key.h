@@ -19,8 +19,8 @@ enum { OPERATOR_PUBLIC_KEY = 32, OPERATOR_SECRET_KEY = 64 /* bytes */ };
 bool operator_key_create(const char *path, struct error *error);
 
 /*
- * The caller wipes the secret key (sodium_memzero). Refuses a world-readable secret key, and a world-writable public
- * one.
+ * The caller wipes the secret key (sodium_memzero). Refuses a key that others may have written, and a secret key that
+ * everybody may read (base/trust.h).
  */
 bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error);
 bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error);

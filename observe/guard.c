@@ -5,9 +5,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/trust.h"
 #include "net/tls/web.h"
 
 enum { MOST_TOKEN_FILE = 4096, LEAST_TOKEN = 16 };
@@ -19,13 +19,9 @@ static bool is_loopback(const char *host)
 
 static bool read_token(const char *path, char **token, struct error *error)
 {
-    struct stat status;
     uint8_t *bytes;
     size_t size;
-    if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
-        return error_set(error, "%s: everybody on this machine can read this token; run: chmod 600 %s", path, path);
-    }
-    if (!file_read(path, MOST_TOKEN_FILE, &bytes, &size, error)) {
+    if (!trust_secret(path, "token", error) || !file_read(path, MOST_TOKEN_FILE, &bytes, &size, error)) {
         return false;
     }
     while (size > 0 && isspace(bytes[size - 1])) {

@@ -2,7 +2,6 @@
 #include "serve/access.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,12 +9,15 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/trust.h"
 
 enum { MOST_KEPT = 1 << 16 };
 
-static int open_file(const char *path)
+/* A link is followed where nobody else can have put it: /dev/stdout, say. */
+static int open_file(const char *path, struct error *error)
 {
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+    struct error ignored;
+    return file_append(path, 0640, file_exists(path) && trust_file(path, &ignored), error);
 }
 
 bool access_open(struct access_log *log, const char *path, struct error *error)
@@ -24,8 +26,8 @@ bool access_open(struct access_log *log, const char *path, struct error *error)
     if (!path) {
         return true;
     }
-    log->fd = open_file(path);
-    return log->fd >= 0 || file_error(error, path, "cannot be written", errno);
+    log->fd = open_file(path, error);
+    return log->fd >= 0;
 }
 
 void access_add(struct access_log *log, const struct http_logged *logged)
@@ -58,7 +60,8 @@ static void reopen(struct access_log *log)
         own.st_dev == there.st_dev) {
         return;
     }
-    const int fd = open_file(log->path);
+    struct error ignored;
+    const int fd = open_file(log->path, &ignored);
     if (fd >= 0) {
         close(log->fd);
         log->fd = fd;

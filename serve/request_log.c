@@ -1,24 +1,31 @@
 /*
  * A log that can't be written is reported once, and then loses rows: predictions matter more. An unfinished file has a
- * name that begins with a dot, which readers skip; one left by a killed process is kept up to its last whole line.
+ * name that begins with a dot, which readers skip, and that can't be guessed; it is locked. One left by a killed
+ * process is kept up to its last whole line.
  */
 #include "serve/request_log.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <sodium.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random/philox.h"
+#include "base/trust.h"
 #include "serve/model.h"
 #include "worker/data/image.h"
 #include "worker/data/names.h"
@@ -34,7 +41,7 @@ enum {
 };
 
 static const double MOST_AGE_S = 600; /* of the current file of rows */
-static const char UNDER_WAY[] = ".under-way.csv";
+static const char UNDER_WAY[] = ".under-way";
 
 /* Rows of one request, or a picture. */
 struct item {
@@ -67,6 +74,7 @@ struct request_log {
     int count, room, oldest;
     size_t bytes; /* of them */
     int fd;       /* of the current file of rows; -1: none */
+    char under_way[MOST_PATH];
     size_t fd_size;
     double fd_began_s;
     char *header; /* of that file */
@@ -198,7 +206,7 @@ static void say_failure(struct request_log *log, const char *path, int reason)
 /* Gives the current file its final name. */
 static void finish_rows(struct request_log *log)
 {
-    char path[MOST_PATH], name[64], whole[MOST_PATH], text[40];
+    char name[64], whole[MOST_PATH], text[40];
     struct error ignored;
     if (log->fd < 0) {
         return;
@@ -207,25 +215,51 @@ static void finish_rows(struct request_log *log)
     snprintf(name, sizeof name, "train-%s.csv", text);
     close(log->fd);
     log->fd = -1;
-    if (file_join(path, sizeof path, log->folder, UNDER_WAY, &ignored) &&
-        file_join(whole, sizeof whole, log->folder, name, &ignored) && rename(path, whole) == 0) {
+    if (file_join(whole, sizeof whole, log->folder, name, &ignored) && rename(log->under_way, whole) == 0) {
         keep_file(log, name, space_of(log->fd_size));
     } else {
-        say_failure(log, path, errno);
+        say_failure(log, log->under_way, errno);
     }
     log->fd_size = 0;
     free(log->header);
     log->header = NULL;
 }
 
-/* A killed process's leftover: keeps whole lines, and drops a partial one. */
-static void take_up_leftover(struct request_log *log)
+/* A new file below our folder that readers skip; -1: reported. */
+static int create_hidden(struct request_log *log, const char *ending, char path[MOST_PATH])
 {
-    char path[MOST_PATH];
+    char name[64];
+    struct error error;
+    const uint64_t number = (uint64_t)randombytes_random() << 32 | randombytes_random();
+    snprintf(name, sizeof name, "%s-%016" PRIx64 "%s", UNDER_WAY, number, ending);
+    const int fd = file_join(path, MOST_PATH, log->folder, name, &error) ? file_create(path, 0640, &error) : -1;
+    if (fd < 0) {
+        say_failure(log, path, errno);
+    }
+    return fd;
+}
+
+/* Opens it if it is a killed process's: a file of one name that no process has locked. */
+static int open_leftover(const char *path)
+{
+    struct stat status;
+    const int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd >= 0 && (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1 ||
+                    flock(fd, LOCK_EX | LOCK_NB) != 0)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* Keeps whole lines, and drops a partial one. */
+static void take_up_leftover(struct request_log *log, const char *path)
+{
     struct error ignored;
     uint8_t *bytes = NULL;
     size_t size = 0, lines = 0;
-    if (!file_join(path, sizeof path, log->folder, UNDER_WAY, &ignored) || !file_exists(path)) {
+    const int fd = open_leftover(path);
+    if (fd < 0) {
         return;
     }
     if (file_read(path, log->options.most_bytes, &bytes, &size, &ignored)) {
@@ -237,13 +271,37 @@ static void take_up_leftover(struct request_log *log)
         }
     }
     free(bytes);
-    log->fd = lines > 1 ? open(path, O_WRONLY | O_CLOEXEC) : -1;
-    if (log->fd < 0 || ftruncate(log->fd, (off_t)size) != 0) {
+    if (lines < 2 || ftruncate(fd, (off_t)size) != 0) {
         unlink(path);
+        close(fd);
         return;
     }
+    log->fd = fd;
     log->fd_size = size;
+    snprintf(log->under_way, sizeof log->under_way, "%s", path);
     finish_rows(log);
+}
+
+static void take_up_leftovers(struct request_log *log)
+{
+    DIR *directory = opendir(log->folder);
+    for (struct dirent *entry; directory && (entry = readdir(directory));) {
+        char path[MOST_PATH];
+        struct error ignored;
+        const char *ending = strrchr(entry->d_name, '.');
+        if (strncmp(entry->d_name, UNDER_WAY, sizeof UNDER_WAY - 1) != 0 ||
+            !file_join(path, sizeof path, log->folder, entry->d_name, &ignored)) {
+            continue;
+        }
+        if (strcmp(ending, ".csv") == 0) {
+            take_up_leftover(log, path);
+        } else {
+            unlink(path);
+        }
+    }
+    if (directory) {
+        closedir(directory);
+    }
 }
 
 /* The columns' names, in malloc'd memory. */
@@ -267,14 +325,14 @@ static char *make_header(const struct trained *trained)
     return text;
 }
 
-static bool write_whole(struct request_log *log, const char *path, const char *bytes, size_t size)
+static bool write_whole(struct request_log *log, const char *bytes, size_t size)
 {
     const ssize_t written = write(log->fd, bytes, size);
     if (written == (ssize_t)size) {
         log->fd_size += size;
         return true;
     }
-    say_failure(log, path, written < 0 ? errno : ENOSPC);
+    say_failure(log, log->under_way, written < 0 ? errno : ENOSPC);
     if (ftruncate(log->fd, (off_t)log->fd_size) == 0) { /* better no line than half a line */
         lseek(log->fd, (off_t)log->fd_size, SEEK_SET);
     }
@@ -282,36 +340,33 @@ static bool write_whole(struct request_log *log, const char *path, const char *b
 }
 
 /* Ensures that a file with this header is open. */
-static bool begin_rows(struct request_log *log, const char *path, char *header)
+static bool begin_rows(struct request_log *log, char *header)
 {
     if (log->fd >= 0 && strcmp(log->header, header) == 0) {
         free(header);
         return true;
     }
     finish_rows(log);
-    log->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+    log->fd = create_hidden(log, ".csv", log->under_way);
     if (log->fd < 0) {
-        say_failure(log, path, errno);
         free(header);
         return false;
     }
+    flock(log->fd, LOCK_EX | LOCK_NB); /* where the file system has no locks, others wait for none either */
     log->fd_size = 0;
     log->fd_began_s = clock_monotonic_s();
     log->header = header;
-    return write_whole(log, path, header, strlen(header));
+    return write_whole(log, header, strlen(header));
 }
 
 static bool write_rows(struct request_log *log, const struct item *item)
 {
-    char path[MOST_PATH];
-    struct error ignored;
     char *header = make_header(&item->version->trained);
-    if (!header || !file_join(path, sizeof path, log->folder, UNDER_WAY, &ignored)) {
-        free(header);
+    if (!header) {
         return false;
     }
     make_space(log, log->fd_size + item->size);
-    const bool done = begin_rows(log, path, header) && write_whole(log, path, item->bytes, item->size);
+    const bool done = begin_rows(log, header) && write_whole(log, item->bytes, item->size);
     if (log->fd_size > log->options.most_bytes / PARTS) {
         finish_rows(log);
     }
@@ -324,19 +379,17 @@ static bool write_rows(struct request_log *log, const struct item *item)
 static bool put_file(struct request_log *log, const char *path, const void *bytes, size_t size)
 {
     char hidden[MOST_PATH];
-    struct error ignored;
-    if (!file_join(hidden, sizeof hidden, log->folder, ".under-way.png", &ignored)) {
+    const int fd = create_hidden(log, ".png", hidden);
+    if (fd < 0) {
         return false;
     }
-    const int fd = open(hidden, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-    const ssize_t written = fd >= 0 ? write(fd, bytes, size) : -1;
+    const ssize_t written = write(fd, bytes, size);
     const bool done = written == (ssize_t)size && rename(hidden, path) == 0;
     if (!done) {
         say_failure(log, path, written >= 0 && written < (ssize_t)size ? ENOSPC : errno);
+        unlink(hidden);
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    close(fd);
     return done;
 }
 
@@ -520,12 +573,12 @@ bool request_log_open(struct request_log **opened, const struct request_log_opti
     log->key = philox_key((uint64_t)(clock_wall_s() * 1e6));
     pthread_mutex_init(&log->mutex, NULL);
     bool done = file_join(log->folder, sizeof log->folder, options->folder, model, error) &&
-                file_make_folder(log->folder, error) && find_files(log, error);
+                file_make_folder(log->folder, error) && trust_folder(log->folder, error) && find_files(log, error);
     if (!done) {
         request_log_close(log);
         return false;
     }
-    take_up_leftover(log);
+    take_up_leftovers(log);
     *opened = log;
     return true;
 }

@@ -169,7 +169,7 @@ def test_help_that_is_pointed_to_is_there(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flags_in_prose_exist(name):
-    known = {flag for _, own in command_table().values() for flag in own} | keys() | {"config", "help"}
+    known = {flag for _, own in command_table().values() for flag in own} | keys() | {"config", "help", "trust_folder"}
     switches = {key for section in schema().values() for key, about in section["properties"].items()
                 if about.get("type") == "boolean"}
     for span in spans(name):

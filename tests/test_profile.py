@@ -144,4 +144,4 @@ def test_what_is_no_profile(run, tmp_path):
         assert result.stderr.count("\n") == 1
     run("profile", status=2)
     result = run(*SMALL, "--train_steps=5", "--profile=no/such/folder/p.json", status=1)
-    assert "no/such/folder/p.json: cannot be opened" in result.stderr
+    assert "no/such/folder/p.json: cannot be created" in result.stderr

@@ -125,7 +125,7 @@ def test_memory_stays_within_its_limit(trainer, tmp_path):
 @pytest.mark.parametrize("flags, words", [
     (["--shuffle_buffer=20000"], ["data.shuffle_buffer: two windows of 20000 rows", "lower --shuffle_buffer to"]),
     (["--test_share=0.9"], ["the rows to test with do not fit into 1 MiB", "--test_share"]),
-    (["--cache_dir=/proc"], ["/proc/rows.", "cannot be created (data.cache_dir)"]),
+    (["--cache_dir=/proc"], ["/proc: cannot hold rows", "(data.cache_dir)"]),
 ])
 def test_what_does_not_fit_is_told(trainer, plant, tmp_path, flags, words):
     told = run(trainer, "train", f"--data_dir={plant / 'csv'}", *FLAGS, *flags, "--epochs=1", cwd=tmp_path,

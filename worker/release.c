@@ -12,6 +12,7 @@
 #include <sodium.h>
 
 #include "base/file.h"
+#include "base/trust.h"
 
 enum { MAX_LIST = 1 << 20, PIECE = 64 * 1024, HEX = 2 * crypto_hash_sha256_BYTES };
 
@@ -54,7 +55,7 @@ static bool read_key(const char *path, struct minisign_key *key, struct error *e
     static const char operators[] = "trainer operator ";
     uint8_t public_key[OPERATOR_PUBLIC_KEY];
     char *text;
-    if (!read_text(path, MINISIGN_MAX_FILE, &text, error)) {
+    if (!trust_public_key(path, error) || !read_text(path, MINISIGN_MAX_FILE, &text, error)) {
         return false;
     }
     bool is_operators = strncmp(text, operators, strlen(operators)) == 0;

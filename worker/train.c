@@ -9,6 +9,7 @@
 #include "base/profile.h"
 #include "observe/observe.h"
 #include "ps/identity.h"
+#include "ps/rollout/history.h"
 #include "ps/server.h"
 #include "worker/clients/clients.h"
 #include "worker/eval.h"
@@ -153,6 +154,6 @@ const struct command command_train = {
                "SIGINT and SIGTERM save a last checkpoint before exiting; a second signal exits at once.",
     .flags = flags,
     .takes_config = true,
-    .takes_part = true,
+    .vouches = lineage_vouches,
     .run = run_train,
 };

@@ -10,18 +10,24 @@
 #include <unistd.h>
 
 #include "base/config/keys.h"
+#include "base/config/versions.h"
 #include "base/process/program.h"
 #include "base/process/restart.h"
 #include "base/cli/flags.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text/suggest.h"
+#include "base/trust.h"
 
-/* All flags of one command in one list: its own, then --config and the keys' (if takes_config), then --help. */
+/*
+ * All flags of one command in one list: its own, then --config and the keys' (if takes_config), then --trust_folder and
+ * --help.
+ */
 struct flag_set {
     struct flag *flags;
     const char **values;
     int count, own_count;
-    int config_at, help_at; /* -1: no --config */
+    int config_at, trust_at; /* -1: no --config */
 };
 
 static int index_of(const struct command *command, const char *name)
@@ -47,7 +53,7 @@ bool command_switch(const struct command_call *call, const char *name)
 
 static bool flag_set_create(struct flag_set *set, const struct command *command, struct error *error)
 {
-    int most = COMMAND_MAX_FLAGS + 2 + config_key_count;
+    int most = COMMAND_MAX_FLAGS + 3 + config_key_count;
     *set = (struct flag_set){.flags = calloc((size_t)most, sizeof *set->flags),
                              .values = calloc((size_t)most, sizeof *set->values),
                              .config_at = -1};
@@ -68,7 +74,8 @@ static bool flag_set_create(struct flag_set *set, const struct command *command,
             }
         }
     }
-    set->help_at = set->count;
+    set->trust_at = set->count;
+    set->flags[set->count++] = (struct flag){"trust_folder", false};
     set->flags[set->count++] = (struct flag){"help", true};
     return true;
 }
@@ -190,6 +197,35 @@ static bool is_parent(const struct invocation *run)
     return command_switch(&run->call, "supervise") && !supervise_is_child();
 }
 
+/* A key's flag as it was given; NULL: it was not. */
+static const char *key_value(const struct invocation *run, const char *name)
+{
+    for (int i = run->set.config_at + 1; i < run->set.trust_at; i++) {
+        if (strcmp(run->set.flags[i].name, name) == 0) {
+            return run->set.values[i];
+        }
+    }
+    return NULL;
+}
+
+/*
+ * Was it started as a member of a fleet? Only then is a program looked for beside its config: who trains in some folder
+ * does not ask for one.
+ */
+static bool is_member(const struct invocation *run)
+{
+    return run->set.values[run->set.config_at] || command_switch(&run->call, "supervise") ||
+           key_value(run, "job_name") || key_value(run, "cluster") || getenv("TF_CONFIG");
+}
+
+/* The config, and the folder of its versions, decide what this process writes, to whom it listens, and what it runs. */
+static bool check_trust(const char *path, struct error *error)
+{
+    char folder[VERSIONS_PATH];
+    return !file_exists(path) || (trust_file(path, error) && versions_path(path, NULL, folder, error) &&
+                                  (!file_exists(folder) || trust_folder(folder, error)));
+}
+
 static bool load_config(struct invocation *run, struct error *error)
 {
     int count = 0;
@@ -197,15 +233,23 @@ static bool load_config(struct invocation *run, struct error *error)
     if (!run->settings) {
         return error_set(error, "out of memory");
     }
-    for (int i = run->set.config_at + 1; i < run->set.help_at; i++) {
+    for (int i = run->set.config_at + 1; i < run->set.trust_at; i++) {
         if (run->set.values[i]) {
             run->settings[count++] = (struct config_setting){run->set.flags[i].name, run->set.values[i]};
         }
     }
     const char *given = run->set.values[run->set.config_at], *path = given ? given : CONFIG_DEFAULT_PATH;
-    probation_check(path);
-    if (run->call.command->takes_part && !is_parent(run)) {
-        program_launch(path);
+    if (run->call.command->only_shows) {
+        trust_everything();
+    }
+    if (!check_trust(path, error)) {
+        return false;
+    }
+    if (run->call.command->vouches && is_member(run) && file_exists(path)) {
+        probation_check(path);
+        if (!is_parent(run)) {
+            program_launch(path, run->call.command->vouches);
+        }
     }
     if (!config_load(&run->config, given, run->settings, count, error)) {
         return false;
@@ -230,7 +274,8 @@ static bool prepare(struct invocation *run, int argc, char *const *argv, struct 
     }
     memcpy(run->call.values, run->set.values, (size_t)run->set.own_count * sizeof run->call.values[0]);
     run->call.operands = run->operands;
-    return check_operands(&run->call, error) && (!command->takes_config || load_config(run, error));
+    return check_operands(&run->call, error) && trust_folders(run->set.values[run->set.trust_at], error) &&
+           (!command->takes_config || load_config(run, error));
 }
 
 /* Errors about the configuration, or before it is known, must already use the requested format. */
@@ -304,6 +349,10 @@ int command_main(const struct command *const *commands, int argc, char *const *a
     int count = argc > 0 ? argc - 1 : 0;
     char *const *rest = argv + (argc - count);
     log_setup(asked_log_format(count, rest), LOG_INFO);
+    if (!trust_begin(&error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
     run.call.command = find_command(commands, count, rest, &words, &error);
     if (run.call.command && asks_for_help(count, rest)) {
         status = show_help(commands, run.call.command, words);

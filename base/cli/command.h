@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "base/config.h"
+#include "base/process/program.h"
 
 /* Exit statuses. An interrupted run that left a checkpoint returns 128 + the signal: 130 or 143. */
 enum { COMMAND_DONE = 0, COMMAND_FAILED = 1, COMMAND_MISUSED = 2 };
@@ -41,7 +42,9 @@ struct command {
     const char *details;              /* one more paragraph, for `help NAME`; may be NULL */
     const struct command_flag *flags; /* ends with a name of NULL; may itself be NULL */
     bool takes_config; /* reads config.json, takes its keys as flags; log_setup is called with its log_format */
-    bool takes_part;   /* may be a member of a fleet, whose program may have been rolled out (base/process/program.h) */
+    bool only_shows;   /* the config, and acts on nothing in it: anyone's may be shown (base/trust.h) */
+    /* If not NULL, it may be a member of a fleet, whose program may have been rolled out, and this vouches for it. */
+    program_vouches *vouches;
     int (*run)(const struct command_call *call); /* returns the exit status; reports its own errors by log_error */
 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cli/commands.h"
+#include "base/cli/internal.h"
 #include "base/config/keys.h"
 #include "base/log.h"
 
@@ -137,6 +138,7 @@ static void offer_flags(const struct line *line, const struct command *command)
     if (command->takes_config) {
         offer_flag(line, "config", false, "read this file instead of config.json in the current folder");
     }
+    offer_flag(line, "trust_folder", false, TRUST_FOLDER_TEXT);
     offer_flag(line, "help", true, "help on the command");
 }
 

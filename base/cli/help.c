@@ -96,6 +96,7 @@ static void print_command(const struct command *command)
         printf("\n");
         print_entry("--config=FILE", "read FILE instead of config.json in the current folder");
         print_entry("--KEY=VALUE", "any key of config.json: `trainer help flags`");
+        print_entry("--trust_folder=DIR", TRUST_FOLDER_TEXT);
     }
 }
 
@@ -214,6 +215,7 @@ static void print_flags(void)
     }
     printf("\nothers\n");
     print_entry("--config=FILE", "read FILE instead of config.json in the current folder");
+    print_entry("--trust_folder=DIR", TRUST_FOLDER_TEXT);
     print_entry("--help", "help on the command");
 }
 

@@ -11,4 +11,7 @@ struct help_file {
 };
 extern const struct help_file help_files[];
 
+/* What help, manual and completion say of --trust_folder, a flag of every command. */
+#define TRUST_FOLDER_TEXT "act on what is in these folders, whoever owns it or may change it; separated by colons"
+
 #endif

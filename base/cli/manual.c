@@ -177,9 +177,14 @@ static void put_program_page(const struct command *const *commands)
     put_text("trains softmax regression and multi-layer perceptrons on pictures and tables. The same program is a "
              "parameter server, a worker, an evaluator, and the operator's tool, depending on its flags.");
     printf("Without a command it is\n.Cm \"%s\" .\nFlags are written\n.Fl -flag Ns = Ns Ar value\nor\n"
-           ".Fl -flag Ar value ;\nswitches\n.Fl -issync ,\n.Fl -noissync .\n.Pp\nThe commands are:\n"
-           ".Bl -tag -width Ds\n",
+           ".Fl -flag Ar value ;\nswitches\n.Fl -issync ,\n.Fl -noissync .\n",
            command_train.name);
+    put_text(
+        "Files that decide what is run, what is written and who is trusted must belong to this user or to root, and "
+        "nobody else may be able to write to them or to a folder above them.");
+    puts("One flag of every command exempts folders:\n.Bl -tag -width Ds\n.It Fl -trust_folder Ns = Ns Ar DIR");
+    put_sentence(TRUST_FOLDER_TEXT);
+    puts(".El\n.Pp\nThe commands are:\n.Bl -tag -width Ds");
     for (int i = 0; commands[i]; i++) {
         put_command(commands[i]);
     }

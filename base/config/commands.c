@@ -165,6 +165,7 @@ const struct command command_config_check = {
     .name = "config check",
     .summary = "check config.json and flags, and print the job's digest",
     .takes_config = true,
+    .only_shows = true,
     .run = run_check,
 };
 
@@ -174,6 +175,7 @@ const struct command command_config_show = {
     .details = "The digest covers the values in effect of the job-scoped keys; it is the same on all members of a job.",
     .flags = show_flags,
     .takes_config = true,
+    .only_shows = true,
     .run = run_show,
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/file.h"
+#include "base/trust.h"
 
 bool versions_path(const char *config_path, const char *name, char path[VERSIONS_PATH], struct error *error)
 {
@@ -138,6 +139,9 @@ bool versions_current(const char *config_path, bool *there, uint64_t *number, st
     }
     if (!file_exists(path)) {
         return true;
+    }
+    if (!trust_file(path, error)) {
+        return false;
     }
     char *end = line;
     const bool sound = checked_line_read(path, line, &damage);

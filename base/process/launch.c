@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/restart.h"
+#include "base/trust.h"
 
 enum { MAX_FILE = 1 << 20 /* bytes of config.json */ };
 
@@ -49,8 +50,12 @@ bool program_set_version(const char *config_path, uint64_t version, const char *
     return name_version(config_path, version, path, error) && checked_line_write(path, digest, error);
 }
 
-/* The program of that version, verified. *path "": it is the installed one, or this one. */
-static bool find_program(const char *config_path, uint64_t version, char path[VERSIONS_PATH], struct error *error)
+/*
+ * The program of that version, which nobody else can have put there, verified. *path "": it is the installed one, or
+ * this one. vouches: may be NULL.
+ */
+static bool find_program(const char *config_path, uint64_t version, program_vouches *vouches, char path[VERSIONS_PATH],
+                         struct error *error)
 {
     struct programs programs;
     char digest[PROGRAM_DIGEST_HEX + 1];
@@ -61,14 +66,15 @@ static bool find_program(const char *config_path, uint64_t version, char path[VE
     if (digest[0] == '\0' || strcmp(digest, program_own_digest()) == 0) {
         return true;
     }
-    return programs_name(&programs, config_path, error) && programs_path(&programs, digest, path, error) &&
+    return (!vouches || vouches(config_path, version, digest, error)) && programs_name(&programs, config_path, error) &&
+           programs_path(&programs, digest, path, error) && (!file_exists(path) || trust_file(path, error)) &&
            (programs_have_whole(&programs, digest) || error_set(error, "%s: is damaged, or not there", path));
 }
 
 bool program_prepare(const char *config_path, uint64_t version, bool on_probation, struct error *error)
 {
     char path[VERSIONS_PATH];
-    return find_program(config_path, version, path, error) &&
+    return find_program(config_path, version, NULL, path, error) && /* its manifest was verified on arrival */
            (path[0] == '\0' ||
             ((!on_probation || probation_count(config_path, error)) && restart_in(path, on_probation, error)));
 }
@@ -91,14 +97,14 @@ static uint64_t read_file_version(const char *config_path)
 }
 
 /* True: this process went back from that version. */
-static bool launch(const char *config_path, uint64_t version)
+static bool launch(const char *config_path, uint64_t version, program_vouches *vouches)
 {
     char path[VERSIONS_PATH];
     struct error error;
     struct probation probation;
     const bool on_probation =
         probation_read(config_path, &probation) && !probation.failed && probation.target == version;
-    const bool found = find_program(config_path, version, path, &error);
+    const bool found = find_program(config_path, version, vouches, path, &error);
     if (found && (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
         return false;
     }
@@ -111,14 +117,14 @@ static bool launch(const char *config_path, uint64_t version)
     return on_probation;
 }
 
-void program_launch(const char *config_path)
+void program_launch(const char *config_path, program_vouches *vouches)
 {
     uint64_t version, before = 0;
     struct error ignored;
     bool there, again = !restart_was_executed();
     while (again) {
         again = versions_current(config_path, &there, &version, &ignored) && there && version != before &&
-                version > read_file_version(config_path) && launch(config_path, version);
+                version > read_file_version(config_path) && launch(config_path, version, vouches);
         before = version;
     }
 }

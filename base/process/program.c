@@ -265,7 +265,7 @@ static bool open_part(struct program_intake *intake, struct error *error)
     if (!name_file(&intake->programs, intake->digest, "part", path, error)) {
         return false;
     }
-    intake->part = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0755);
+    intake->part = file_create(path, 0755, error);
     if (intake->part < 0 && errno == EEXIST) {
         intake->part = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     }

@@ -117,11 +117,15 @@ bool program_set_version(const char *config_path, uint64_t version, const char *
  */
 bool program_prepare(const char *config_path, uint64_t version, bool on_probation, struct error *error);
 
+/* True if a signature that this machine trusts says that this version runs in the program with this digest. */
+typedef bool program_vouches(const char *config_path, uint64_t version, const char *digest, struct error *error);
+
 /*
  * At the start of a process, after probation_check and before the config is read: executes the program of the version
- * in force, or returns if this is it. If that program can't be executed, falls back; likewise if the disk has lost or
- * changed it, which does not count against the version.
+ * in force, or returns if this is it. The caller has checked whose the config is. If that program can't be executed,
+ * falls back; likewise if the disk has lost or changed it, if another user may have (base/trust.h), or if nothing
+ * vouches for it, none of which counts against the version.
  */
-void program_launch(const char *config_path);
+void program_launch(const char *config_path, program_vouches *vouches);
 
 #endif

@@ -117,6 +117,8 @@ END
           command = "local/trainer"
           args = [
             "--config=${NOMAD_ALLOC_DIR}/data/config.json",
+            # Nomad's folders are writable by all users; in the task's chroot there is only this one.
+            "--trust_folder=${NOMAD_ALLOC_DIR}:${NOMAD_SECRETS_DIR}",
             "--fleet_key=${NOMAD_SECRETS_DIR}/fleet.key",
             "--job_name=${group.value.role}",
             "--task_index=${group.value.index}",

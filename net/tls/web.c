@@ -9,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <sodium.h>
 
 #include "base/file.h"
+#include "base/trust.h"
 #include "net/credentials.h"
 #include "net/tls/tls.h"
 
@@ -47,7 +47,7 @@ static bool read_certificate(struct web_keys *keys, const char *path, struct err
 {
     uint8_t *bytes;
     size_t size;
-    if (!file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
+    if (!trust_public_key(path, error) || !file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
     const int result = mbedtls_x509_crt_parse(&keys->own, bytes, size + 1); /* with file_read's zero byte */
@@ -58,13 +58,9 @@ static bool read_certificate(struct web_keys *keys, const char *path, struct err
 
 static bool read_key(struct web_keys *keys, const char *path, struct error *error)
 {
-    struct stat status;
     uint8_t *bytes;
     size_t size;
-    if (stat(path, &status) == 0 && (status.st_mode & S_IRWXO)) {
-        return error_set(error, "%s: everybody on this machine can read this key; run: chmod 600 %s", path, path);
-    }
-    if (!file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
+    if (!trust_secret(path, "key", error) || !file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
     const int result = mbedtls_pk_parse_key(&keys->key, bytes, size + 1, NULL, 0, tls_random, NULL);

@@ -11,6 +11,7 @@
 #include "base/config/keys.h"
 #include "base/config/versions.h"
 #include "base/file.h"
+#include "base/trust.h"
 
 enum { MAX_FILE = 1 << 20 /* bytes of config.json */ };
 
@@ -65,7 +66,7 @@ static bool read_base(struct config_drift *drift)
     size_t size;
     struct error ignored;
     if (!versions_path(drift->config->path, "base", path, &ignored) || !file_exists(path) ||
-        !file_read(path, CONFIG_DRIFT_HEX, &text, &size, &ignored)) {
+        !trust_file(path, &ignored) || !file_read(path, CONFIG_DRIFT_HEX, &text, &size, &ignored)) {
         return false;
     }
     snprintf(drift->base, sizeof drift->base, "%s", (const char *)text);

@@ -20,6 +20,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text/json.h"
+#include "base/trust.h"
+#include "net/operator_key.h"
 #include "ps/rollout/manifest.h"
 
 /* --- Where this process's config comes from --- */
@@ -78,7 +80,7 @@ bool lineage_load(const struct config *config, uint64_t version, uint8_t **bytes
     if (version > 0) {
         return checked_read(path, MANIFEST_MAX_BYTES, bytes, size, error) || ((*bytes = NULL), false);
     }
-    if (!file_read(path, MANIFEST_MAX_BYTES, bytes, size, error)) {
+    if (!trust_file(path, error) || !file_read(path, MANIFEST_MAX_BYTES, bytes, size, error)) {
         *bytes = NULL;
         return false;
     }
@@ -171,6 +173,108 @@ bool lineage_adopts(const struct config *config, const char *digest, bool *may_l
         return true;
     }
     return leads_here(config, digest, may_lose);
+}
+
+/* --- The program of a version --- */
+
+enum { KEYS = 2 };
+
+/* Operators' public keys that this machine trusts. */
+struct operators {
+    uint8_t keys[KEYS][OPERATOR_PUBLIC_KEY];
+    int count;
+};
+
+static bool read_operators(const char *config_path, struct operators *operators, struct error *error)
+{
+    static const char *const names[KEYS] = {"operator.pub", "operator.pub.previous"};
+    const char *slash = strrchr(config_path, '/');
+    operators->count = 0;
+    for (int i = 0; i < KEYS; i++) {
+        char path[VERSIONS_PATH];
+        const int folder = slash ? (int)(slash - config_path) + 1 : 0;
+        if ((size_t)snprintf(path, sizeof path, "%.*s%s", folder, config_path, names[i]) >= sizeof path) {
+            return error_set(error, "%s: the path is too long", config_path);
+        }
+        if (i > 0 && !file_exists(path)) {
+            continue;
+        }
+        if (!operator_key_read_public(path, operators->keys[operators->count], error)) {
+            return false;
+        }
+        operators->count++;
+    }
+    return true;
+}
+
+static bool decode_signed(struct manifest *manifest, const uint8_t *bytes, size_t size,
+                          const struct operators *operators)
+{
+    struct error ignored;
+    for (int i = 0; i < operators->count; i++) {
+        if (manifest_decode(manifest, bytes, size, operators->keys[i], &ignored)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* *version: if the manifest says that it runs in the program of an earlier one, that one. */
+static bool names_program(const struct manifest *manifest, const char *digest, uint64_t *version)
+{
+    const struct manifest_program *program = manifest_program_for(&manifest->programs, program_own_architecture());
+    if (manifest->target.version == *version && manifest->programs.count == 0) {
+        *version = manifest->fallback.version;
+        return false;
+    }
+    return program && ((manifest->target.version == *version && strcmp(program->digest, digest) == 0) ||
+                       (manifest->fallback.version == *version && strcmp(program->fallback, digest) == 0));
+}
+
+/* The manifest that brought *version (`of`), or the last one (0). */
+static bool manifest_vouches(const struct config *config, uint64_t of, const struct operators *operators,
+                             const char *digest, uint64_t *version)
+{
+    struct manifest manifest;
+    struct error error;
+    uint8_t *bytes;
+    size_t size;
+    if (!lineage_load(config, of, &bytes, &size, &error)) {
+        log_warning("%s", error.text);
+        return false;
+    }
+    const bool done =
+        bytes && decode_signed(&manifest, bytes, size, operators) && names_program(&manifest, digest, version);
+    free(bytes);
+    return done;
+}
+
+bool lineage_vouches(const char *config_path, uint64_t version, const char *digest, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    struct operators operators;
+    const struct config config = {.path = path};
+    if (!read_operators(config_path, &operators, error)) {
+        return false;
+    }
+    snprintf(path, sizeof path, "%s", config_path);
+    for (uint64_t at = version, next = at; at > 0; at = next) { /* a fallback is below its target */
+        if (manifest_vouches(&config, at, &operators, digest, &next)) {
+            return true;
+        }
+        if (next == at) {
+            uint64_t same = at;
+            if (manifest_vouches(&config, 0, &operators, digest, &same)) {
+                return true;
+            }
+            break;
+        }
+    }
+    return error_set(error,
+                     "%s.d: no manifest signed by the operator whose key is operator.pub says that version %" PRIu64
+                     " runs in the program %.16s; if the key was replaced, keep the old one as operator.pub.previous "
+                     "until the next program is rolled out",
+                     config_path, version, digest);
 }
 
 /* --- The leader's state --- */
@@ -342,7 +446,7 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
         return true;
     }
     *record = (struct record){.state = ROLLOUT_IDLE};
-    if (!file_read(path, MAX_RECORD, &bytes, &size, error)) {
+    if (!trust_file(path, error) || !file_read(path, MAX_RECORD, &bytes, &size, error)) {
         return false;
     }
     const bool done = is_sound(path, (char *)bytes, size) && parse_record((char *)bytes, record);
@@ -375,17 +479,17 @@ bool audit_may_write(struct audit_meter *meter, double now_s, uint64_t *left_out
     return true;
 }
 
-/* Opens it; -1, with errno. */
-static int open_log(const char *path)
+/* Opens it; -1, with an error. */
+static int open_log(const char *path, struct error *error)
 {
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return file_append(path, 0666, false, error);
 }
 
 /*
  * Starts a new file in place of the full one that is open. Several processes of one machine write to it, so only the
  * one that holds its lock, and finds it still in place, renames it; the others write to the old one once more.
  */
-static int begin_new_log(const char *path, int fd)
+static int begin_new_log(const char *path, int fd, struct error *error)
 {
     char former[VERSIONS_PATH + 4];
     struct stat open_one, there;
@@ -398,21 +502,26 @@ static int begin_new_log(const char *path, int fd)
         return fd;
     }
     close(fd);
-    return open_log(path);
+    return open_log(path, error);
 }
 
 static void append(const char *path, const char *text)
 {
     struct stat status;
-    int fd = open_log(path);
+    struct error error;
+    int fd = open_log(path, &error);
     size_t size = strlen(text);
     if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
-        fd = begin_new_log(path, fd);
+        fd = begin_new_log(path, fd, &error);
     }
-    if (fd < 0 || write(fd, text, size) != (ssize_t)size || fsync(fd) != 0) {
-        log_warning("%s: can't append to the audit log: %s", path, strerror(errno));
+    if (fd >= 0 && (write(fd, text, size) != (ssize_t)size || fsync(fd) != 0)) {
+        file_error(&error, path, "cannot be written", errno);
+        close(fd);
+        fd = -1;
     }
-    if (fd >= 0) {
+    if (fd < 0) {
+        log_warning("can't append to the audit log: %s", error.text);
+    } else {
         close(fd);
     }
 }

@@ -7,9 +7,10 @@
  *     audit.log           who did what and when; only ever appended to
  *     audit.log.1         the previous one, once audit.log became too large
  *
- * Signatures are checked when manifests arrive. Everything except the audit log is written atomically: a power cut
- * leaves the old file or the new. Checksums (base/checked.h) reveal corruption: beside manifests, and as the last
- * member of rollout.json; `manifest` must equal that of its version, byte for byte.
+ * Signatures are checked when manifests arrive, and again before a program that one of them names is executed.
+ * Everything except the audit log is written atomically: a power cut leaves the old file or the new. Checksums
+ * (base/checked.h) reveal corruption: beside manifests, and as the last member of rollout.json; `manifest` must equal
+ * that of its version, byte for byte.
  */
 #ifndef PS_ROLLOUT_HISTORY_H
 #define PS_ROLLOUT_HISTORY_H
@@ -55,6 +56,13 @@ bool lineage_path(const struct config *config, uint64_t version, char path[VERSI
  * to there. *may_lose: the operator allowed one of them to lose parameters.
  */
 bool lineage_adopts(const struct config *config, const char *digest, bool *may_lose);
+
+/*
+ * True if a manifest in CONFIG.d, signed by the operator (operator.pub, or operator.pub.previous beside it), says that
+ * this version runs in the program with this digest. For the start of a process, before the config is read
+ * (program_vouches).
+ */
+bool lineage_vouches(const char *config_path, uint64_t version, const char *digest, struct error *error);
 
 /* --- The leader's state across restarts --- */
 

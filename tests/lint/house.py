@@ -55,6 +55,8 @@ LOCK = re.compile(r"\b(?:\w+_)?lock\(")
 LOCKED_CALL = re.compile(r"\b(\w+_locked)\(")
 SECTION = re.compile(r"^[ \t]*(?:/\*|#) ?-{2,}.*$", re.M)
 RIGHT_SECTION = re.compile(r"[ \t]*(?:/\* --- \S.*\S --- \*/|# --- \S(?:.*\S)? ---)$")
+WRITES = re.compile(r"\bO_(?:CREAT|TMPFILE)\b|\b(?:creat|mkstemps?|mkostemps?|tmpfile|freopen)\s*\(")
+STREAM = re.compile(r"\bfopen\s*\([^;]*?,\s*\"(?:[wa]|r\w*\+)")
 MEMORY = re.compile(r'"[^"\n]*\b(?:no|not enough|want of|without) memory\b')
 
 
@@ -108,6 +110,16 @@ def words(files):
             for found in WORD.finditer(file.text):
                 usual = WORDS[found.group(1).lower()]
                 yield file, file.line_of(found.start()), f"\"{found.group()}\": the field says {usual}"
+
+
+def writes(files):
+    """Files are created by base/file.c alone, which lets nobody redirect what is written."""
+    for file in files:
+        if not file.is_code or file.is_test or file.path == "base/file.c":
+            continue
+        found = list(WRITES.finditer(file.bare)) + list(STREAM.finditer(file.text))
+        for match in found:
+            yield file, file.line_of(match.start()), "files are created by base/file.h alone"
 
 
 def purpose(files):
@@ -212,7 +224,7 @@ def main(arguments):
     files = [File(path) for path in arguments if not path.startswith("--")]
     taken = names_in(options["libc"]) if "libc" in options else set()
     checks = {"columns": columns, "null": null, "sections": sections, "memory": memory, "words": words,
-              "purpose": purpose, "size": size, "tags": tags, "unused": unused, "locked": locked,
+              "writes": writes, "purpose": purpose, "size": size, "tags": tags, "unused": unused, "locked": locked,
               "libc": lambda files: libc(files, taken)}
     only = options.get("only")
     failed = False

@@ -1,5 +1,6 @@
 /* Operators' keys, what keygen makes and refuses to make, and which keys are rejected, with the reason. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -115,7 +116,7 @@ static void no_key_is_overwritten(void **state)
     assert_true(operator_key_create(file("kept"), &error));
     read_text(file("kept"), before);
     assert_false(operator_key_create(file("kept"), &error));
-    says(&error, file("kept"), "already exists, and keys are not overwritten");
+    says(&error, file("kept"), "already exists, and is not overwritten");
     read_text(file("kept"), after);
     assert_string_equal(before, after);
     /* Nor does half a pair remain if a file is in the way of the other half. */
@@ -137,17 +138,18 @@ static void a_full_disk_leaves_no_key(void **state)
     struct rlimit before, small = {.rlim_cur = 40};
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     small.rlim_max = before.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     const bool made = operator_key_create(file("full"), &error);
     struct error other;
     const bool fleet_made = credentials_create_fleet_key(file("full.key"), &other);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_false(made);
-    says(&error, file("full"), "disk full");
+    says(&error, file("full"), "File too large");
     assert_int_equal(access(file("full"), F_OK), -1);
     assert_int_equal(access(file("full.pub"), F_OK), -1);
     assert_false(fleet_made);
-    says(&other, file("full.key"), "disk full");
+    says(&other, file("full.key"), "File too large");
     assert_int_equal(access(file("full.key"), F_OK), -1);
 }
 
@@ -253,14 +255,18 @@ static void others_may_not_read_or_replace_a_key(void **state)
     for (int bit = 1; bit <= 4; bit *= 2) {
         assert_int_equal(chmod(file("open"), (mode_t)(0600 | bit)), 0);
         assert_false(operator_key_read_secret(file("open"), key, &error));
-        says(&error, file("open"), "everybody on this machine can read this key");
+        says(&error, file("open"),
+             bit == 2 ? "can be written to by everybody" : "everybody on this machine can read this key");
     }
     assert_int_equal(chmod(file("open"), 0640), 0);
     assert_true(operator_key_read_secret(file("open"), key, &error));
     assert_int_equal(chmod(file("open.pub"), 0666), 0);
     assert_false(operator_key_read_public(file("open.pub"), key, &error));
-    says(&error, file("open.pub"), "everybody on this machine can replace this key");
+    says(&error, file("open.pub"), "can be written to by everybody");
     assert_int_equal(chmod(file("open.pub"), 0664), 0);
+    assert_false(operator_key_read_public(file("open.pub"), key, &error));
+    says(&error, file("open.pub"), "can be written to by its group");
+    assert_int_equal(chmod(file("open.pub"), 0644), 0);
     assert_true(operator_key_read_public(file("open.pub"), key, &error));
 }
 

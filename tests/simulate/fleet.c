@@ -214,12 +214,15 @@ static void check_obeyed(const struct machine *machine, const struct config *con
     }
 }
 
+/* ps/rollout/history.h has a struct lineage of its own. */
+program_vouches lineage_vouches;
+
 bool fleet_load(struct machine *machine, struct config *config, const struct config_setting *settings, int count,
                 struct error *error)
 {
     struct fleet_member *member = &fleet.members[machine->number];
     probation_check(CONFIG);
-    program_launch(CONFIG);
+    program_launch(CONFIG, lineage_vouches);
     if (!config_load(config, CONFIG, settings, count, error)) {
         if (disk_is_rotten(machine->disk)) {
             return false;

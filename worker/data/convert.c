@@ -220,11 +220,12 @@ static bool write_picture(const char *folder, const struct examples *examples, i
         return false;
     }
     /* No sync for each of many small files: if a crash spoils the copy, it can be made again. */
-    FILE *file = fopen(path, "wbxe");
+    const int fd = file_create(path, 0666, error);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     bool done = file && fwrite(bytes, 1, size, file) == size;
     done = (file ? fclose(file) == 0 : false) && done;
     free(bytes);
-    return done || error_set(error, "%s: cannot be written", path);
+    return done || (fd >= 0 && error_set(error, "%s: cannot be written", path));
 }
 
 /* train/7/00012.png: image number 12, in the folder of its label. */

@@ -521,19 +521,20 @@ static bool predict_tables(struct predict *predict, const struct command_call *c
         return error_set(error, predict->as_json ? "the model is of a table, whose predictions are CSV; omit --json"
                                                  : "the model is of a table, and predicts one file at a time");
     }
-    FILE *out = path ? fopen(path, "w") : stdout;
-    if (!out) {
-        return file_error(error, path, "cannot be written", errno);
+    struct file_draft draft;
+    if (!path) {
+        return predict_rows(&predict->trained, call->operands[first], stdout, error) &&
+               ((fflush(stdout) == 0 && !ferror(stdout)) ||
+                file_error(error, "standard output", "cannot be written", errno));
     }
-    bool done = predict_rows(&predict->trained, call->operands[first], out, error);
-    const bool is_whole = fflush(out) == 0 && !ferror(out);
-    if (path) {
-        fclose(out);
+    if (!file_output_begin(&draft, path, 0666, error) || !file_draft_stream(&draft, error)) {
+        return false;
     }
-    if (done && !is_whole) {
-        return file_error(error, path ? path : "standard output", "cannot be written", errno);
+    if (!predict_rows(&predict->trained, call->operands[first], draft.stream, error)) {
+        file_draft_drop(&draft);
+        return false;
     }
-    return done;
+    return file_draft_end(&draft, false, error);
 }
 
 static bool is_folder(const char *path)

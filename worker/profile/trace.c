@@ -591,16 +591,15 @@ static bool write_all(FILE *file, const struct trace *traces, int count, struct 
 
 bool trace_write(const struct trace *traces, int count, const char *path, struct error *error)
 {
-    FILE *file = fopen(path, "we");
-    if (!file) {
-        return file_error(error, path, "cannot be created", errno);
+    struct file_draft draft;
+    if (!file_output_begin(&draft, path, 0666, error) || !file_draft_stream(&draft, error)) {
+        return false;
     }
-    fprintf(file, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    bool done = write_all(file, traces, count, error);
-    fprintf(file, "\n]}\n");
-    bool written = !ferror(file);
-    if (fclose(file) != 0 || !written) {
-        return done && file_error(error, path, "cannot be written", errno);
+    fprintf(draft.stream, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    if (!write_all(draft.stream, traces, count, error)) {
+        file_draft_drop(&draft);
+        return false;
     }
-    return done;
+    fprintf(draft.stream, "\n]}\n");
+    return file_draft_end(&draft, false, error);
 }

@@ -5,7 +5,6 @@
 #include "worker/remote/trial.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <spawn.h>
@@ -20,6 +19,7 @@
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/trust.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/store/outer.h"
@@ -161,17 +161,23 @@ static void make_environment(char *environment[MAX_ENVIRONMENT])
 
 static bool start(const struct trial *trial, pid_t *child, struct error *error)
 {
-    char flag[VERSIONS_PATH + 16], name[] = "trainer", *environment[MAX_ENVIRONMENT];
-    char *arguments[] = {name, flag, NULL};
+    char flag[VERSIONS_PATH + 16], trust[VERSIONS_PATH + 16], name[] = "trainer", *environment[MAX_ENVIRONMENT];
+    char *arguments[] = {name, flag, trust_given() ? trust : NULL, NULL};
     posix_spawn_file_actions_t actions;
     snprintf(flag, sizeof flag, "--config=%s", trial->config);
+    snprintf(trust, sizeof trust, "--trust_folder=%s", trust_given() ? trust_given() : "");
     make_environment(environment);
+    unlink(trial->log); /* the last trial's */
+    const int log = file_create(trial->log, 0666, error);
+    if (log < 0) {
+        return error_wrap(error, "its process can't be started");
+    }
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, trial->log, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW,
-                                     0666);
+    posix_spawn_file_actions_adddup2(&actions, log, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
     int reason = posix_spawn(child, "/proc/self/exe", &actions, NULL, arguments, environment);
     posix_spawn_file_actions_destroy(&actions);
+    close(log);
     return reason == 0 || error_set(error, "its process can't be started: %s", strerror(reason));
 }
 

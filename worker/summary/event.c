@@ -174,12 +174,12 @@ static bool create_file(struct event_file *file, const char *folder, struct erro
         if (!file_join(file->path, sizeof file->path, folder, name, error)) {
             return false;
         }
-        file->fd = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+        file->fd = file_create(file->path, 0666, error);
         if (file->fd >= 0 || errno != EEXIST) {
             break;
         }
     }
-    return file->fd >= 0 || file_error(error, file->path, "cannot be created", errno);
+    return file->fd >= 0;
 }
 
 bool event_file_create(struct event_file *file, const char *folder, struct error *error)

@@ -275,6 +275,45 @@ static void begin_version_6(void)
     assert_true(probation_begin(config, 6, 4, &error) && versions_switch(&versions, 6, &error));
 }
 
+static bool it_is_signed(const char *config_path, uint64_t version, const char *which, struct error *error)
+{
+    (void)error;
+    assert_string_equal(config_path, config);
+    return version == 6 && strcmp(which, digest) == 0;
+}
+
+static bool it_is_not(const char *config_path, uint64_t version, const char *which, struct error *error)
+{
+    (void)config_path;
+    (void)version;
+    (void)which;
+    return error_set(error, "nobody signed it");
+}
+
+/* A program that is whole, but that nothing vouches for, or that another user may have written, is not executed. */
+static void a_program_without_a_signature_is_not_executed(void **state)
+{
+    (void)state;
+    struct error error;
+    char path[VERSIONS_PATH];
+    make_program(EM_AARCH64, 14); /* would count as failed if it were executed */
+    assert_true(take(SIZE, &error));
+    begin_version_6();
+    program_launch(config, it_is_not);
+    assert_int_equal(version_in_force(), 4);
+    struct probation probation;
+    assert_false(probation_read(config, &probation));
+
+    assert_true(programs_path(&programs, digest, path, &error));
+    assert_int_equal(chown(path, 12345, 0), 0);
+    begin_version_6();
+    program_launch(config, it_is_signed);
+    assert_int_equal(version_in_force(), 4);
+    assert_false(probation_read(config, &probation));
+    assert_true(programs_have(&programs, digest)); /* nor is what others own removed */
+    assert_int_equal(unlink(path), 0);
+}
+
 /* A program that no kernel starts has failed; one that the disk lost or changed has not, and is fetched again. */
 static void a_damaged_program_did_not_fail(void **state)
 {
@@ -286,7 +325,7 @@ static void a_damaged_program_did_not_fail(void **state)
     restart_remember(arguments);
     make_program(EM_AARCH64, 12);
     begin_version_6();
-    program_launch(config); /* it is missing */
+    program_launch(config, it_is_signed); /* it is missing */
     assert_int_equal(version_in_force(), 4);
     assert_false(probation_read(config, &probation));
 
@@ -296,7 +335,7 @@ static void a_damaged_program_did_not_fail(void **state)
     int fd = open(path, O_RDWR);
     assert_true(fd >= 0 && pwrite(fd, "zz", 2, SIZE / 2) == 2);
     close(fd);
-    program_launch(config);
+    program_launch(config, it_is_signed);
     assert_int_equal(version_in_force(), 4);
     assert_false(probation_read(config, &probation));
     assert_false(programs_have(&programs, digest));
@@ -310,7 +349,7 @@ static void a_damaged_program_did_not_fail(void **state)
     assert_true(file_write_atomic(path, &part, 1, &error));
     assert_int_equal(chmod(path, 0755), 0);
     begin_version_6();
-    program_launch(config);
+    program_launch(config, it_is_signed);
     assert_int_equal(version_in_force(), 4);
     assert_true(probation_read(config, &probation) && probation.failed);
 }
@@ -327,6 +366,7 @@ int main(void)
         cmocka_unit_test(says_what_is_no_program),
         cmocka_unit_test(keeps_those_that_are_named),
         cmocka_unit_test(versions_name_their_programs),
+        cmocka_unit_test(a_program_without_a_signature_is_not_executed),
         cmocka_unit_test(a_damaged_program_did_not_fail),
     };
     return cmocka_run_group_tests(tests, begin, end);

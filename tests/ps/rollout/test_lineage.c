@@ -21,6 +21,7 @@ static char folder[64], path[96];
 static struct config config;
 static char *own_path; /* as parsed */
 static struct error error;
+static struct manifest_programs programs; /* that come with the next manifest */
 
 /* Configs of a job, distinguished by their rates. */
 static void parse(struct config *parsed, uint64_t version, double rate, const char *worker)
@@ -84,6 +85,7 @@ static void keep_of(uint64_t from, uint64_t to, bool may_lose, const char *worke
     char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
     struct manifest manifest = {.fleet = "north",
                                 .may_lose = may_lose,
+                                .programs = programs,
                                 .target = {.version = to,
                                            .text = after_text,
                                            .text_size = strlen(after_text),
@@ -283,6 +285,92 @@ static void a_path_may_be_too_long(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
+/* --- Programs --- */
+
+static char one[PROGRAM_DIGEST_HEX + 1], two[PROGRAM_DIGEST_HEX + 1];
+
+/* The next manifest brings this program for all machines; NULL: none. */
+static void bring(const char *digest, const char *fallback)
+{
+    static const char *const architectures[] = {"aarch64", "x86_64"};
+    programs = (struct manifest_programs){.count = digest ? 2 : 0, .protocol = 1, .rate_kib = 1};
+    programs.waves = (struct rollout_waves){.count = 1, .items = {1}};
+    for (int i = 0; i < programs.count; i++) {
+        struct manifest_program *program = &programs.items[i];
+        program->size = 1000;
+        snprintf(program->architecture, sizeof program->architecture, "%s", architectures[i]);
+        snprintf(program->digest, sizeof program->digest, "%s", digest);
+        snprintf(program->fallback, sizeof program->fallback, "%s", fallback);
+    }
+}
+
+static void install_key(const char *name, const uint8_t key[OPERATOR_PUBLIC_KEY])
+{
+    char at[128], text[256];
+    const int head = snprintf(text, sizeof text, "trainer operator public key 1\n");
+    sodium_bin2hex(text + head, sizeof text - (size_t)head, key, OPERATOR_PUBLIC_KEY);
+    strcat(text, "\n");
+    snprintf(at, sizeof at, "%s/%s", folder, name);
+    assert_true(file_write_atomic(at, &(struct file_part){text, strlen(text)}, 1, &error));
+}
+
+static bool vouches(uint64_t version, const char *digest)
+{
+    return lineage_vouches(path, version, digest, &error);
+}
+
+static void signed_manifests_vouch_for_programs(void **state)
+{
+    (void)state;
+    uint8_t other_key[OPERATOR_PUBLIC_KEY], other_secret[OPERATOR_SECRET_KEY];
+    memset(one, '1', PROGRAM_DIGEST_HEX);
+    memset(two, '2', PROGRAM_DIGEST_HEX);
+    crypto_sign_keypair(other_key, other_secret);
+    bring(one, "");
+    keep(3, 4, false);
+    bring(NULL, NULL);
+    keep(4, 5, false);
+    bring(two, one);
+    keep(5, 6, false);
+    assert_false(vouches(4, one)); /* no operator is trusted */
+    assert_non_null(strstr(error.text, "operator.pub"));
+    install_key("operator.pub", public_key);
+    assert_true(vouches(4, one) && vouches(6, two));
+    assert_true(vouches(5, one)); /* which came without a program, and runs in 4's */
+    assert_true(!vouches(4, two) && !vouches(6, one) && !vouches(5, two));
+    assert_false(vouches(3, one)); /* each machine's own */
+    assert_false(vouches(7, two)); /* of which nothing is known */
+    assert_non_null(strstr(error.text, "no manifest signed by the operator"));
+
+    install_key("operator.pub", other_key);
+    assert_false(vouches(6, two));
+    install_key("operator.pub.previous", public_key);
+    assert_true(vouches(6, two));
+}
+
+/* A machine that was away during a rollout knows the fallback's program from the manifest of the target alone. */
+static void the_last_manifest_vouches_for_its_fallback(void **state)
+{
+    (void)state;
+    install_key("operator.pub", public_key);
+    bring(two, one);
+    keep(5, 6, false);
+    assert_true(vouches(5, one));
+    assert_false(vouches(5, two));
+}
+
+static void what_another_key_signed_vouches_for_nothing(void **state)
+{
+    (void)state;
+    uint8_t key[OPERATOR_PUBLIC_KEY];
+    install_key("operator.pub", public_key);
+    crypto_sign_keypair(key, secret_key);
+    bring(two, one);
+    keep(5, 6, false);
+    assert_false(vouches(6, two));
+    assert_false(vouches(5, one));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -294,6 +382,9 @@ int main(void)
         TEST(what_the_disk_changed_is_named),
         TEST(the_last_one_counts_without_that_of_its_version),
         TEST(a_path_may_be_too_long),
+        TEST(signed_manifests_vouch_for_programs),
+        TEST(the_last_manifest_vouches_for_its_fallback),
+        TEST(what_another_key_signed_vouches_for_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,7 @@ static void a_key_that_anybody_may_replace(void **state)
     snprintf(path, sizeof path, "%s/operator.pub", folder);
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     assert_int_equal(chmod(path, 0646), 0);
-    refused(&order, "operator.pub: everybody on this machine can replace this key");
+    refused(&order, "operator.pub: is not trusted");
     assert_int_equal(chmod(path, 0644), 0);
     participant_act(&participant, &order);
     says(PHASE_STAGED, 1, "");

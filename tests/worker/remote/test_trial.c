@@ -384,7 +384,9 @@ static void processes_that_are_lost(void **state)
     assert_int_equal(status.st_mode & 0111, 0);
     assert_int_equal(unlink(path), 0);
     assert_true(file_make_folder(path, &error));
-    assert_string_equal(try("well", false), "its process can't be started: Is a directory");
+    const char *because = try("well", false);
+    assert_non_null(strstr(because, "its process can't be started: "));
+    assert_non_null(strstr(because, "/log: already exists"));
     assert_int_equal(rmdir(path), 0);
     signal(SIGCHLD, SIG_IGN);
     const char *why = try("well", false);

@@ -2,11 +2,8 @@
 #include "worker/data/table/spool.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -15,7 +12,6 @@ enum {
     WRITTEN_AT_ONCE = 1 << 20,
     ROW_BLOCK_BYTES = 1 << 17, /* less than BLOCK_BYTES: rows are small, and a window should mix many blocks */
     MODE = 0600,
-    MOST_PATH = 1024,
 };
 
 struct spool {
@@ -35,29 +31,6 @@ struct spool_reader {
 };
 
 /* --- the file --- */
-
-/* A file without a name, or, where the file system has no such files, one that is unlinked at once. */
-static int open_nameless(const char *folder, struct error *error)
-{
-    char path[MOST_PATH], name[MOST_PATH];
-    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, MODE);
-    if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
-        if (fd < 0) {
-            file_error(error, folder, "cannot hold rows that do not fit into memory (data.cache_dir)", errno);
-        }
-        return fd;
-    }
-    if (!file_join(path, sizeof path, folder, "rows", error) || !file_temporary_name(name, sizeof name, path, error)) {
-        return -1;
-    }
-    fd = open(name, O_CREAT | O_EXCL | O_NOFOLLOW | O_RDWR | O_CLOEXEC, MODE);
-    if (fd < 0) {
-        file_error(error, name, "cannot be created (data.cache_dir)", errno);
-        return -1;
-    }
-    unlink(name);
-    return fd;
-}
 
 static bool flush(struct spool *spool, struct error *error)
 {
@@ -198,8 +171,9 @@ bool spool_create(struct spool **result, const char *folder, const struct exampl
         spool_destroy(spool);
         return error_set(error, "out of memory while reading rows");
     }
-    spool->fd = open_nameless(folder, error);
+    spool->fd = file_create_nameless(folder, MODE);
     if (spool->fd < 0) {
+        file_error(error, folder, "cannot hold rows that do not fit into memory (data.cache_dir)", errno);
         spool_destroy(spool);
         return false;
     }

@@ -22,6 +22,7 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/trust.h"
 #include "base/process/signals.h"
 #include "base/progress.h"
 #include "base/text/printable.h"
@@ -128,7 +129,8 @@ static bool make_flags(struct cluster *cluster, struct error *error)
     int workers = cluster->count - cluster->ps_count;
     int each = config->train.num_threads > 0 ? config->train.num_threads : threads_available() / workers;
     snprintf(threads, sizeof threads, "%d", each < 1 ? 1 : each);
-    return (!config->path || add_flag(cluster, "config", config->path, error)) && pass_flags(cluster, error) &&
+    return (!config->path || add_flag(cluster, "config", config->path, error)) &&
+           (!trust_given() || add_flag(cluster, "trust_folder", trust_given(), error)) && pass_flags(cluster, error) &&
            add_flag(cluster, "ps_hosts", cluster->ps_hosts, error) &&
            add_flag(cluster, "worker_hosts", cluster->worker_hosts, error) &&
            add_flag(cluster, "bind", "127.0.0.1", error) && add_flag(cluster, "fleet_key", cluster->key, error) &&
