@@ -486,7 +486,7 @@ def test_what_small_messages_leave_behind_survives_kills(trainer, tmp_path, flag
                     wait_for(lambda: len(cluster.events("worker 0", "checkpoint")) > reached, "another checkpoint")
                 for name in ("ps 0", "worker 0", "worker 1"):
                     cluster.kill(name)
-                assert list(kept.glob("left-over-worker0-*")) and list(kept.glob("left-over-worker1-*"))
+                assert list(kept.glob("residual-worker0-*")) and list(kept.glob("residual-worker1-*"))
                 cluster.start_all()
             cluster.wait_all()
     assert same_tensors(newest(tmp_path / "whole" / "kept"), newest(tmp_path / "killed" / "kept")) == []

@@ -25,7 +25,6 @@ enum {
     MAX_NAME = 64
 };
 
-/* In file names a residual is "left over", because earlier programs called it that. */
 static const char magic[AT_VERSION + 1] = "TRNRLEFT";
 
 static void put_head(uint8_t head[HEAD], const struct residual_files *files, int64_t step, const float *floats)
@@ -43,11 +42,11 @@ static void put_head(uint8_t head[HEAD], const struct residual_files *files, int
 static void name_of(const struct residual_files *files, int64_t step, char name[MAX_NAME])
 {
     if (files->worker == RESIDUAL_FILES_SENT) {
-        snprintf(name, MAX_NAME, "told-%lld", (long long)step); /* as the sent model was called once */
+        snprintf(name, MAX_NAME, "sent-model-%lld", (long long)step);
     } else if (files->worker == RESIDUAL_FILES_CLIENTS) {
-        snprintf(name, MAX_NAME, "left-over-clients-%lld", (long long)step);
+        snprintf(name, MAX_NAME, "residual-clients-%lld", (long long)step);
     } else {
-        snprintf(name, MAX_NAME, "left-over-worker%d-%lld", files->worker, (long long)step);
+        snprintf(name, MAX_NAME, "residual-worker%d-%lld", files->worker, (long long)step);
     }
 }
 

@@ -2,13 +2,14 @@
  * Files with the residual of a worker's gradients (worker/remote/exchange/outbox.h), so that it survives the process,
  * and a job that continues from a checkpoint continues with the residual of that step. Also of the sent model
  * (ps/store/sent_model.h), whose difference from the parameters is the ps's residual. A process that plays all workers
- * (worker/clients/small_messages.h) has all their residuals in one file.
+ * (worker/clients/clients.c) has all their residuals in one file.
  *
- * They lie in the worker's own train_dir: left-over-workerW-STEP; the sent model, in the chief's: told-STEP; of all
- * clients: left-over-clients-STEP. (These are former terms for residuals and the sent model; names on disk, and the
- * magic, do not change.) Of steps at which checkpoints are due the RESIDUAL_FILES_DUE newest are kept, of others the
- * RESIDUAL_FILES_OTHERS newest. A file is 40 bytes (magic, version, worker, global step, floats, CRC-32C of these bytes
- * and of the floats, all little-endian), then the floats in the model's layout.
+ * They lie in the worker's own train_dir: residual-workerW-STEP; the sent model, in the chief's: sent-model-STEP; of
+ * all clients: residual-clients-STEP.
+ *
+ * Of steps at which checkpoints are due the RESIDUAL_FILES_DUE newest are kept, of others the RESIDUAL_FILES_OTHERS
+ * newest. A file is 40 bytes (magic, version, worker, global step, floats, CRC-32C of these bytes and of the floats,
+ * all little-endian), then the floats in the model's layout.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_RESIDUAL_FILES_H
 #define WORKER_REMOTE_EXCHANGE_RESIDUAL_FILES_H

@@ -348,13 +348,13 @@ static void what_was_told_comes_back(void **state)
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     chief_release(bench.chief, true);
     assert_true(was_told("read 34\n")); /* a validation does not need it */
-    assert_false(is_there(&bench, "told-34"));
+    assert_false(is_there(&bench, "sent-model-34"));
     assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
-    assert_true(is_there(&bench, "told-10") && is_there(&bench, "told-34"));
+    assert_true(is_there(&bench, "sent-model-10") && is_there(&bench, "sent-model-34"));
     create_again(&bench);
     assert_true(shards.first == 34 && shards.first_sent == 34.5f);
     assert_string_equal(heard(), "");
-    snprintf(path, sizeof path, "%s/told-34", bench.folder);
+    snprintf(path, sizeof path, "%s/sent-model-34", bench.folder);
     assert_int_equal(unlink(path), 0);
     listen_in();
     create_again(&bench);
@@ -373,7 +373,7 @@ static void what_was_told_can_not_be_kept(void **state)
     char path[128];
     (void)state;
     begin_telling(&bench);
-    snprintf(path, sizeof path, "%s/told-34", bench.folder);
+    snprintf(path, sizeof path, "%s/sent-model-34", bench.folder);
     assert_int_equal(mkdir(path, 0700), 0);
     shards.steps[0] = shards.steps[1] = 34;
     listen_in();

@@ -24,7 +24,7 @@ static struct residual_files files;
 static int begin(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/left-over-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/residual-XXXXXX");
     files = (struct residual_files){folder, 3, COUNT, 10};
     return mkdtemp(folder) ? 0 : 1;
 }
@@ -64,7 +64,7 @@ static int count(void)
     int all = 0;
     DIR *directory = opendir(folder);
     for (struct dirent *entry; (entry = readdir(directory));) {
-        all += strncmp(entry->d_name, "left-over", 9) == 0;
+        all += strncmp(entry->d_name, "residual-", 9) == 0;
     }
     closedir(directory);
     return all;
@@ -113,7 +113,7 @@ static void what_is_damaged_is_passed_over(void **state)
     for (int at = 0; at < 40 + COUNT * (int)sizeof(float); at += 5) {
         save(1);
         save(2);
-        snprintf(path, sizeof path, "%s/left-over-worker3-2", folder);
+        snprintf(path, sizeof path, "%s/residual-worker3-2", folder);
         const int file = open(path, O_RDWR);
         char byte;
         assert_true(pread(file, &byte, 1, at) == 1);
@@ -126,7 +126,7 @@ static void what_is_damaged_is_passed_over(void **state)
     assert_int_equal(load(5), 1);
     files.count--; /* another model's */
     assert_int_equal(load(5), -1);
-    snprintf(path, sizeof path, "%s/left-over-worker3-09", folder); /* not one of our names */
+    snprintf(path, sizeof path, "%s/residual-worker3-09", folder); /* not one of our names */
     close(open(path, O_CREAT | O_WRONLY, 0600));
     assert_int_equal(load(0), -1);
     assert_int_equal(access(path, F_OK), 0);
@@ -143,7 +143,7 @@ static void what_is_on_disk(void **state)
     struct error error;
     (void)state;
     save(2 * 256 + 7);
-    snprintf(path, sizeof path, "%s/left-over-worker3-519", folder);
+    snprintf(path, sizeof path, "%s/residual-worker3-519", folder);
     assert_true(file_read(path, 1000, &bytes, &size, &error));
     assert_int_equal(size, 40 + 400);
     assert_memory_equal(bytes, wanted, sizeof wanted);
@@ -155,11 +155,11 @@ static void what_is_on_disk(void **state)
     free(bytes);
     files.worker = RESIDUAL_FILES_CLIENTS;
     save(9);
-    snprintf(path, sizeof path, "%s/left-over-clients-9", folder);
+    snprintf(path, sizeof path, "%s/residual-clients-9", folder);
     assert_int_equal(access(path, F_OK), 0);
     files.worker = RESIDUAL_FILES_SENT;
     save(9);
-    snprintf(path, sizeof path, "%s/told-9", folder);
+    snprintf(path, sizeof path, "%s/sent-model-9", folder);
     assert_int_equal(access(path, F_OK), 0);
 }
 
@@ -185,12 +185,12 @@ static void what_is_in_the_way(void **state)
     struct error error;
     (void)state;
     save(3);
-    snprintf(path, sizeof path, "%s/left-over-worker3-4.1234.tmp", folder);
+    snprintf(path, sizeof path, "%s/residual-worker3-4.1234.tmp", folder);
     close(open(path, O_CREAT | O_WRONLY, 0600));
     assert_int_equal(utimensat(AT_FDCWD, path, long_ago, 0), 0);
     assert_int_equal(load(3), 3);
     assert_int_not_equal(access(path, F_OK), 0);
-    snprintf(later, sizeof later, "%s/left-over-worker3-5", folder);
+    snprintf(later, sizeof later, "%s/residual-worker3-5", folder);
     assert_int_equal(mkdir(later, 0700), 0);
     assert_false(residual_files_load(&files, 3, floats, &found, &error));
     assert_non_null(strstr(error.text, later));
@@ -207,7 +207,7 @@ static void more_than_are_kept(void **state)
     save(0);
     assert_int_equal(load(5), 0);
     for (int64_t step = 1; step <= 20; step++) {
-        snprintf(path, sizeof path, "%s/left-over-worker3-%lld", folder, (long long)step);
+        snprintf(path, sizeof path, "%s/residual-worker3-%lld", folder, (long long)step);
         close(open(path, O_CREAT | O_WRONLY, 0600));
     }
     assert_int_equal(count(), 21);
@@ -228,7 +228,7 @@ static void a_folder_that_is_not_there(void **state)
     save(3); /* creates it */
     assert_int_equal(load(5), 3);
     char blocked[96];
-    snprintf(blocked, sizeof blocked, "%s/a/b/left-over-worker3-3/c", folder);
+    snprintf(blocked, sizeof blocked, "%s/a/b/residual-worker3-3/c", folder);
     files.folder = blocked;
     assert_false(residual_files_save(&files, 4, (float[COUNT]){0}, &error));
     files.folder = folder;

@@ -155,7 +155,7 @@ static bool is_kept(const char *name)
 
 static void look_for_step_10(void)
 {
-    was_there = was_there || is_kept("left-over-worker2-10");
+    was_there = was_there || is_kept("residual-worker2-10");
 }
 
 /*
@@ -181,7 +181,7 @@ static void rest_is_kept_before_the_push(void **state)
     world.step = 19;
     bench.worker.training.global_step = 8;
     assert_true(step(&bench));
-    assert_true(is_kept("left-over-worker2-20"));
+    assert_true(is_kept("residual-worker2-20"));
     end(&bench);
     rmdir(folder);
 }
@@ -201,9 +201,9 @@ static void rest_is_kept_after_the_answer(void **state)
     assert_true(step(&bench));
     assert_true(step(&bench));
     assert_false(was_there);
-    assert_true(is_kept("left-over-worker2-10"));
+    assert_true(is_kept("residual-worker2-10"));
     assert_true(step(&bench));
-    assert_false(is_kept("left-over-worker2-11"));
+    assert_false(is_kept("residual-worker2-11"));
     end(&bench);
     rmdir(folder);
 }
