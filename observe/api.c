@@ -479,7 +479,7 @@ static void on_closed(void *owner, struct http_stream *stream)
 }
 
 /* Those that it has not been sent yet. */
-static void tell_events(struct api_stream *stream)
+static void send_events(struct api_stream *stream)
 {
     struct board_event event;
     struct text_buffer text = {.bytes = NULL};
@@ -496,12 +496,12 @@ static void tell_events(struct api_stream *stream)
     text_buffer_free(&text);
 }
 
-static void tell_status(struct api_stream *stream, const struct text_buffer *status)
+static void send_status(struct api_stream *stream, const struct text_buffer *status)
 {
     if (http_stream_unsent(stream->stream) > MOST_LAG || status->failed) {
         return;
     }
-    tell_events(stream);
+    send_events(stream);
     if (http_stream_send(stream->stream, status->bytes, status->size)) {
         stream->quiet = 0;
     } else if (++stream->quiet % KEEP_ALIVE_TICKS == 0) {
@@ -545,7 +545,7 @@ static void get_stream(void *context, struct http_request *request)
     struct text_buffer text = {.bytes = NULL};
     text_buffer_add(&text, "retry: 2000\n\n");
     write_status_event(&text, run);
-    tell_status(stream, &text);
+    send_status(stream, &text);
     text_buffer_free(&text);
 }
 
@@ -559,7 +559,7 @@ void api_tick(struct api *api)
                 if (text.size == 0) {
                     write_status_event(&text, stream->run);
                 }
-                tell_status(stream, &text);
+                send_status(stream, &text);
             }
         }
         text_buffer_free(&text);

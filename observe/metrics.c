@@ -246,7 +246,7 @@ static void add_members(const struct writer *to, const struct board *board)
     }
     one(to, GAUGE, "trainer_members_missing", "", missing, "Members that are absent or lost.");
     declare(to, GAUGE, "trainer_member_silence_seconds", "seconds",
-            "Time since a member was last heard from: the age of its lease.");
+            "Time since a member last answered: the age of its lease.");
     for (int i = 0; i < board->member_count; i++) {
         if (board->members[i].silent_ms >= 0) {
             add_of_member(to, "trainer_member_silence_seconds", &board->members[i],

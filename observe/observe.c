@@ -46,8 +46,8 @@ static struct {
     char phase[BOARD_TEXT];
 } self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-__attribute__((format(printf, 4, 5))) static void tell_event(const char *kind, const char *member, int64_t step,
-                                                             const char *format, ...)
+__attribute__((format(printf, 4, 5))) static void add_event(const char *kind, const char *member, int64_t step,
+                                                            const char *format, ...)
 {
     if (!observe_is_on()) {
         return;
@@ -106,7 +106,7 @@ static const struct seen *seen_before(const struct board_member *member)
 }
 
 /* Members that joined or left since the last second, as events. */
-static void tell_members(const struct board *board)
+static void report_members(const struct board *board)
 {
     struct seen *now = calloc((size_t)board->member_count + 1, sizeof *now);
     for (int i = 0; now && i < board->member_count; i++) {
@@ -119,9 +119,9 @@ static void tell_members(const struct board *board)
         now[i].is_missing = member->is_missing;
         snprintf(name, sizeof name, "%s %d", member->role, member->task);
         if (self.seen && was_missing && !member->is_missing) {
-            tell_event("joined", name, member->global_step, "%s is here, from %.100s", name, member->host);
+            add_event("joined", name, member->global_step, "%s is here, from %.100s", name, member->host);
         } else if (self.seen && !was_missing && member->is_missing) {
-            tell_event("lost", name, member->global_step, "%s is lost", name);
+            add_event("lost", name, member->global_step, "%s is lost", name);
         }
     }
     free(self.seen);
@@ -129,22 +129,22 @@ static void tell_members(const struct board *board)
     self.seen_count = now ? board->member_count : 0;
 }
 
-static void tell_changes(struct board *board)
+static void report_changes(struct board *board)
 {
     struct board_numbers numbers;
     char phase[BOARD_TEXT];
     board_copy(board, &numbers);
     if (board->member_count > 1) {
-        tell_members(board);
+        report_members(board);
     }
     if (self.generation != 0 && numbers.generation > self.generation) {
-        tell_event("restored", NULL, numbers.global_step, "generation %d begins at step %lld", numbers.generation,
-                   (long long)numbers.global_step);
+        add_event("restored", NULL, numbers.global_step, "generation %d begins at step %lld", numbers.generation,
+                  (long long)numbers.global_step);
     }
     self.generation = numbers.generation;
     snprintf(phase, sizeof phase, "%s", board->rollout.text);
     if (strcmp(phase, self.phase) != 0) {
-        tell_event("rollout", NULL, -1, "%s", phase[0] != '\0' ? phase : "no rollout is under way");
+        add_event("rollout", NULL, -1, "%s", phase[0] != '\0' ? phase : "no rollout is under way");
         snprintf(self.phase, sizeof self.phase, "%s", phase);
     }
 }
@@ -162,7 +162,7 @@ static void tick(void *context)
     if (!self.had_source || self.board.member_count == 0) { /* a source may have no data yet */
         fill_in_itself(&self.board);
     }
-    tell_changes(&self.board);
+    report_changes(&self.board);
     api_tick(&self.api);
 }
 
@@ -248,7 +248,7 @@ bool observe_start(const struct config *config, const char *fleet_key, struct er
     self.guard.address.port = http_server_port(self.server);
     endpoint_format_address(&self.guard.address, text);
     log_info("watch this run at %s://%s/", self.guard.keys ? "https" : "http", text);
-    tell_event("started", NULL, -1, "%s %d started, version %s", self.board.role, self.board.task, version_trainer());
+    add_event("started", NULL, -1, "%s %d started, version %s", self.board.role, self.board.task, version_trainer());
     return true;
 }
 
@@ -256,7 +256,7 @@ void observe_stop(bool failed)
 {
     if (observe_is_on()) {
         observe_state(failed ? BOARD_FAILED : BOARD_DONE);
-        tell_event("done", NULL, -1, "%s %d %s", self.board.role, self.board.task, failed ? "failed" : "is done");
+        add_event("done", NULL, -1, "%s %d %s", self.board.role, self.board.task, failed ? "failed" : "is done");
     }
     if (self.server) {
         atomic_store(&self.api.ends, true);
@@ -324,7 +324,7 @@ void observe_waiting(const char *what)
     board_unlock(&self.board);
     note_alive();
     if (is_new && what[0] != '\0') {
-        tell_event("waiting", NULL, -1, "%s", what);
+        add_event("waiting", NULL, -1, "%s", what);
     }
 }
 
@@ -359,7 +359,7 @@ void observe_run(const struct observe_start_of_run *run)
     numbers->state = BOARD_TRAINING;
     board_unlock(&self.board);
     if (run->restored_from) {
-        tell_event("restored", NULL, run->global_step, "from %s", run->restored_from);
+        add_event("restored", NULL, run->global_step, "from %s", run->restored_from);
     }
 }
 
@@ -412,7 +412,7 @@ void observe_validation(const struct observe_validation *validation)
         numbers->metric_count > 0 ? numbers->metrics[0] : (struct board_metric){.name = ""};
     board_unlock(&self.board);
     note_alive();
-    tell_event("validation", NULL, validation->global_step, "%s %.6g", first.name, first.value);
+    add_event("validation", NULL, validation->global_step, "%s %.6g", first.name, first.value);
 }
 
 void observe_at(int64_t global_step)
@@ -439,7 +439,7 @@ void observe_saved(const char *path, int64_t step, double seconds)
     snprintf(numbers->saved_path, sizeof numbers->saved_path, "%s", path);
     board_unlock(&self.board);
     note_alive();
-    tell_event("checkpoint", NULL, step, "%s", path);
+    add_event("checkpoint", NULL, step, "%s", path);
 }
 
 void observe_save_failed(const char *why)
@@ -447,6 +447,6 @@ void observe_save_failed(const char *why)
     if (observe_is_on()) {
         board_lock(&self.board)->saves_failed++;
         board_unlock(&self.board);
-        tell_event("error", NULL, -1, "%s", why);
+        add_event("error", NULL, -1, "%s", why);
     }
 }

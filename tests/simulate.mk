@@ -29,7 +29,7 @@ watched := job_create job_ask job_consider job_destroy job_push job_end_restore 
 	shard_apply buffer_take shard_aggregate channel_send_frame push_pull_join checkpoint_folder_save \
 	checkpoint_folder_newest checkpoint_load shard_skip_order shard_schedule schedule_prepare rollout_create \
 	rollout_begin versions_add versions_switch manifest_encode handshake_new_incarnation load_data preprocessing_agree \
-	preprocessing_tell report_validation
+	preprocessing_publish report_validation
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
 
 $(simulation)/%.o: %.c $(simulation)/flags $(musl_libs)

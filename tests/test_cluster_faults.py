@@ -400,8 +400,8 @@ def test_nobody_waits_for_a_worker_that_reaches_only_some_ps(trainer, tmp_path):
         far.refuses = True
         cluster.start("worker 2", "--bind=127.0.0.1")
         goes_on_without(1)
-        assert f"has not heard from ps 1 ({cluster.ps_hosts[1]}) for" in cluster.text("ps 0")
-        cluster.until("worker 2", lambda text: "this worker takes no part until it is" in text, "its own line")
+        assert f"has not reached ps 1 ({cluster.ps_hosts[1]}) for" in cluster.text("ps 0")
+        cluster.until("worker 2", lambda text: "training paused until it answers" in text, "its own line")
         with far.lock:
             others = list(far.pairs)
         far.refuses = False

@@ -617,7 +617,7 @@ def test_a_probe_asks_the_member_itself(watched, trainer, run, tmp_path):
     port, peer = free_ports(2)
     result = run("health", f"--http=127.0.0.1:{port}", status=1)
     assert f"127.0.0.1:{port}" in result.stderr and result.stderr.count("\n") == 1 and result.stdout == ""
-    assert "health of what?" in run("health", status=2).stderr
+    assert "no member given" in run("health", status=2).stderr
     # A worker without its ps answers, and is not ready.
     run("keygen", "--out=fleet.key")
     waiting = start(trainer, "--job_name=worker", "--task_index=0", f"--ps_hosts=127.0.0.1:{peer}",

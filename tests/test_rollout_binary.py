@@ -285,7 +285,7 @@ def test_a_machine_that_fails_pauses_the_rollout_until_the_operator_says_so(mach
         assert fleet.builds()["worker 0"] == old
         assert "is paused" in text_of(fleet.rollout("status"))
         result = fleet.rollout("resume")
-        assert result.returncode == 0 and "version 2 goes on" in text_of(result), text_of(result)
+        assert result.returncode == 0 and "version 2 is resumed" in text_of(result), text_of(result)
         output = operator.stdout.read()
     assert operator.returncode == 0 and "without worker 1, which is off" in output, output
     builds = fleet.builds()

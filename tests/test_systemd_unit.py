@@ -119,9 +119,9 @@ def go_on(machine, member):
 def test_the_unit_under_systemd(machine):
     port = machine.fleet.ps_hosts[0].split(":")[1]
     assert machine.show("ps-0", "StatusText") == f"ps 0 listens on port {port}"
-    assert machine.show("worker-1", "StatusText") == "worker 1 takes part"
+    assert machine.show("worker-1", "StatusText") == "worker 1 is running"
     assert machine.show("worker-0", "SubState") == "running" and machine.show("worker-0", "WatchdogUSec") == "15s"
-    assert '"worker 1 takes part"' in machine.systemctl("status", "trainer@worker-1").stdout
+    assert '"worker 1 is running"' in machine.systemctl("status", "trainer@worker-1").stdout
     go_on(machine, "worker-0")
     # A stopped member is killed and restarted, and joins again.
     machine.systemctl("kill", "--signal=STOP", "--kill-whom=main", "trainer@worker-1")

@@ -1,7 +1,7 @@
 /*
  * What an updater knows about the checkpoints of its run: when one is due, what the next one contains, what became of
  * those written. Each updater writes them in its own way: in the background (worker/local_updater.c), or from the
- * shards' snapshots (worker/remote/chief/checkpoints.c).
+ * shards' snapshots (worker/remote/chief.c).
  *
  * One thread at a time.
  */

@@ -230,7 +230,7 @@ void training_retime(struct training *training)
     struct error error;
     training_plan(training);
     if (training->summary) {
-        summary_retime(training->summary, &training->config->output);
+        summary_reschedule(training->summary, &training->config->output);
     } else if (training->test && !open_summary(training, &error)) {
         log_warning("%s; training continues without summaries", error.text);
     }

@@ -30,7 +30,7 @@ struct device_shape {
     int32_t batch_size;                /* largest batch, in images */
     int32_t micro_batches;             /* batches per step */
     int32_t precision;                 /* enum precision: rounding of matrix operands */
-    uint32_t host_layers;              /* bit l: layer l is computed by the CPU (host.h) */
+    uint32_t host_layers;              /* bit l: layer l is computed by the CPU (host.c) */
     int32_t soft_precision;            /* 1: fall back to float32 on GPUs without tensor cores for it; 0: fail */
     uint32_t first_task;               /* micro-batch i draws as task first_task + i */
     uint64_t seed;

@@ -6,7 +6,7 @@
  * The CPU engine's own passes (worker/cpu/pass.h) can't do this: they compute whole networks, in strips and from an
  * index of a batch's nonzero inputs. Here a single layer stands between two of the device, in the device's layout.
  */
-#include "cuda/device/host.h"
+#include "cuda/device/state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/device/host.h"
 #include "cuda/device/state.h"
 
 /* --- Opening and closing --- */

@@ -652,7 +652,7 @@ static int draw_metric(struct screen *screen, int row, int column, const struct 
     return screen_put(screen, row, column, screen->width, style, "%s %.4g  ", metric->name, metric->value);
 }
 
-static void draw_figures(struct screen *screen, int row, const struct view_run *run)
+static void draw_numbers(struct screen *screen, int row, const struct view_run *run)
 {
     const struct board_numbers *numbers = &run->board.numbers;
     char text[32], step[COUNT_TEXT];
@@ -931,7 +931,7 @@ void view_draw(struct screen *screen, struct view *view, struct view_run *run)
     draw_title(screen, view, run);
     if (run->time_s > 0) {
         draw_progress(screen, row++, run);
-        draw_figures(screen, row++, run);
+        draw_numbers(screen, row++, run);
     }
     row = draw_warnings(screen, row, view, run);
     const struct area all = {.row = row, .rows = screen->height - row - (view->is_once ? 0 : 1)};

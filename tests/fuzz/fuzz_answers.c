@@ -16,13 +16,13 @@
 #include "base/clock.h"
 #include "net/message.h"
 #include "ps/rollout/manifest.h"
+#include "ps/status_query.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "worker/data/examples.h"
 #include "worker/remote/batch_fetcher.h"
-#include "worker/remote/chief/transfer.h"
 #include "worker/remote/exchange/preprocessing.h"
-#include "worker/remote/operator/fleet_view.h"
-#include "ps/status_query.h"
+#include "worker/remote/operator/rollout_client.h"
+#include "worker/remote/transfer.h"
 
 enum { MOST_CONNECTIONS = 8, SIGNED = 0x80 /* a frame's flag: its bulk ends with the operator's signature */ };
 
@@ -349,12 +349,12 @@ static void learn_about_rows(struct push_pull *exchange)
     struct error error = {""};
     for (int worker = 1; worker < 3; worker++) {
         char *text;
-        if (preprocessing_ask(exchange, &text, &error) != EXCHANGE_OK) {
+        if (preprocessing_fetch(exchange, &text, &error) != EXCHANGE_OK) {
             assert(!text);
         }
         free(text);
-        preprocessing_tell_figures(exchange, own, &error);
-        if (preprocessing_ask_figures(exchange, worker, &text, &error) != EXCHANGE_OK) {
+        preprocessing_send_stats(exchange, own, &error);
+        if (preprocessing_fetch_stats(exchange, worker, &text, &error) != EXCHANGE_OK) {
             assert(!text);
         }
         free(text);

@@ -34,10 +34,10 @@ static enum exchange_result note_agreed(enum exchange_result end, const struct d
     return end;
 }
 
-WRAP(enum exchange_result, preprocessing_tell, struct push_pull *exchange, const struct dataset *dataset,
+WRAP(enum exchange_result, preprocessing_publish, struct push_pull *exchange, const struct dataset *dataset,
      struct error *error)
 {
-    return note_agreed(__real_preprocessing_tell(exchange, dataset, error), dataset, error);
+    return note_agreed(__real_preprocessing_publish(exchange, dataset, error), dataset, error);
 }
 
 WRAP(enum exchange_result, preprocessing_agree, struct push_pull *exchange, const struct dataset *dataset,

@@ -270,7 +270,7 @@ void __wrap_report_validation(const struct report_validation *validation);
 void __wrap_report_interrupted(const char *signal, int64_t global_step, const char *checkpoint);
 void __wrap_report_done(const struct report_done *done);
 bool __wrap_summary_open(struct summary **summary, const struct summary_options *options, struct error *error);
-void __wrap_summary_retime(struct summary *summary, const struct config_output *output);
+void __wrap_summary_reschedule(struct summary *summary, const struct config_output *output);
 bool __wrap_summary_is_due(const struct summary *summary, int64_t before, int64_t step, double now_s);
 int64_t __wrap_summary_steps_to_due(const struct summary *summary, int64_t step);
 void __wrap_summary_write(struct summary *summary, const struct summary_step *step);
@@ -349,7 +349,7 @@ bool __wrap_summary_open(struct summary **summary, const struct summary_options 
     return !loop.no_summary || error_set(error, "no summaries");
 }
 
-void __wrap_summary_retime(struct summary *summary, const struct config_output *output)
+void __wrap_summary_reschedule(struct summary *summary, const struct config_output *output)
 {
     assert_ptr_equal(summary, loop_summary());
     assert_ptr_equal(output, &loop.config.output);

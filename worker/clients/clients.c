@@ -1,23 +1,514 @@
-/*
- * The shared model is in a separate store; between two rounds the engine inside has a copy of its parameters, and of
- * its averages while it evaluates them.
- */
+/* One process that simulates many workers: their packed messages, their steps, and an engine whose steps are rounds. */
 #include "worker/clients/clients.h"
 
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config.h"
+#include "base/copy.h"
+#include "base/error.h"
 #include "base/log.h"
 #include "base/random/sampler.h"
+#include "base/threads.h"
 #include "ps/job/round.h"
 #include "ps/store/collect.h"
+#include "ps/store/model.h"
 #include "ps/store/outer.h"
 #include "ps/store/robust.h"
-#include "worker/clients/players.h"
-#include "worker/clients/small_messages.h"
+#include "ps/store/sent_model.h"
+#include "ps/store/store.h"
+#include "worker/clients/partition.h"
+#include "worker/engine.h"
 #include "worker/evaluation_part.h"
+#include "worker/local_steps.h"
+#include "worker/remote/exchange/outbox.h"
+#include "worker/remote/exchange/residual_files.h"
 #include "worker/validation_sum.h"
+
+/* --- Packed messages --- */
+
+/*
+ * Packed messages (cluster.wire_dtype int8, cluster.wire_top) where one process plays many workers. Nothing is sent;
+ * but what a client pushes is packed and unpacked again, and a round begins with the model as sent to clients. So the
+ * bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/sent_model.h).
+ *
+ * Memory: 4 bytes x floats x 6, the largest size of packed floats, and 4 bytes x floats for each client that has taken
+ * part in a round, for the residual of its messages.
+ *
+ * One outbox serves all clients: before each one's difference it gets the residual of that client's messages.
+ */
+
+struct small_messages;
+
+struct small_messages {
+    const struct model *model;
+    const struct config *config;
+    int clients;
+    bool has_residuals; /* some of them is not zero */
+    struct span whole;  /* held by the single ps */
+    struct outbox outbox;
+    struct sent_packer packer;
+    float *residuals;       /* [clients, float_count]: of zero pages until a client takes part */
+    float *arrived;         /* [float_count] */
+    float *sent_model;      /* [float_count] */
+    float *packer_residual; /* [float_count] */
+};
+
+/* Does this config need them? Otherwise messages are whole, or (bfloat16) refused. */
+static bool small_messages_are_known(const struct config_cluster *cluster)
+{
+    return dtype_is_packed(sent_model_gradient_dtype(cluster));
+}
+
+static size_t count_values(const struct model *model)
+{
+    size_t values = 0;
+    for (int i = 0; i < model->variable_count; i++) {
+        values += (size_t)model->variables[i].rows * (size_t)model->variables[i].cols;
+    }
+    return values;
+}
+
+/* NULL is fine */
+static void small_messages_destroy(struct small_messages *messages)
+{
+    if (messages) {
+        outbox_destroy(&messages->outbox);
+        free(messages->residuals);
+        free(messages->arrived);
+        free(messages->sent_model);
+        free(messages->packer_residual);
+        free(messages);
+    }
+}
+
+/* model and config are borrowed. */
+static bool small_messages_create(struct small_messages **out, const struct model *model, const struct config *config,
+                                  int clients, struct error *error)
+{
+    const size_t floats = model->float_count;
+    struct small_messages *messages = calloc(1, sizeof *messages);
+    if (!messages) {
+        return error_set(error, "out of memory for small messages");
+    }
+    *messages = (struct small_messages){.model = model, .config = config, .clients = clients, .whole = {0, floats}};
+    messages->residuals = calloc((size_t)clients * floats, sizeof(float));
+    messages->arrived = calloc(floats, sizeof(float));
+    messages->sent_model = calloc(floats, sizeof(float));
+    messages->packer_residual = calloc(floats, sizeof(float));
+    const bool there = messages->residuals && messages->arrived && messages->sent_model && messages->packer_residual;
+    if (!(there || error_set(error, "out of memory for the unsent parts of the messages of %d clients", clients)) ||
+        !outbox_create(&messages->outbox, model, outbox_form(config), NULL, error)) {
+        small_messages_destroy(messages);
+        return false;
+    }
+    sent_packer_begin(&messages->packer, &config->cluster, count_values(model), messages->packer_residual);
+    *out = messages;
+    return true;
+}
+
+/* All clients have these parameters, as after a restore; residuals are cleared. */
+static void small_messages_forget(struct small_messages *messages, const float *parameters)
+{
+    const size_t floats = messages->model->float_count;
+    if (messages->has_residuals) {
+        memset(messages->residuals, 0, (size_t)messages->clients * floats * sizeof(float));
+        messages->has_residuals = false;
+    }
+    copy_bytes(messages->sent_model, parameters, floats * sizeof(float));
+}
+
+/* --- To the ps --- */
+
+static float *residual_of(const struct small_messages *messages, int client)
+{
+    return messages->residuals + (size_t)client * messages->model->float_count;
+}
+
+/* Where a client's difference goes; then how it arrives, [float_count], valid until the next one. */
+static struct gradient_sink small_messages_sink(struct small_messages *messages, int client)
+{
+    copy_bytes(messages->outbox.residual->now, residual_of(messages, client),
+               messages->model->float_count * sizeof(float));
+    outbox_begin(&messages->outbox);
+    return outbox_sink(&messages->outbox);
+}
+
+static const float *small_messages_deliver(struct small_messages *messages, int client)
+{
+    struct outbox *outbox = &messages->outbox;
+    const size_t bytes = messages->model->float_count * sizeof(float);
+    outbox_pack(outbox, &messages->whole, 1);
+    outbox_packed(outbox);
+    copy_bytes(residual_of(messages, client), outbox->residual->now, bytes);
+    messages->has_residuals = true;
+    memset(messages->arrived, 0, bytes);
+    struct outbox_cursor cursor = outbox_open(outbox, &messages->whole, 1);
+    struct range range;
+    const void *piece;
+    size_t size;
+    while (outbox_next(&cursor, &range, &piece, &size)) {
+        const size_t took = sent_model_apply(messages->arrived + range.first, piece, size, range.count, outbox->dtype);
+        assert(took == size);
+        (void)took;
+    }
+    return messages->arrived;
+}
+
+/* --- To the clients --- */
+
+/* A step was made: sends all clients the change. Then the parameters as they have them, [float_count]. */
+static void small_messages_broadcast(struct small_messages *messages, const float *parameters)
+{
+    sent_packer_pack(&messages->packer, parameters, messages->sent_model, &messages->whole, 1, NULL);
+}
+
+static const float *small_messages_sent_model(const struct small_messages *messages)
+{
+    return messages->sent_model;
+}
+
+/* --- Files --- */
+
+static struct residual_files files_of(const struct small_messages *messages, int whose)
+{
+    const struct config_output *output = &messages->config->output;
+    const size_t floats = messages->model->float_count;
+    return (struct residual_files){.folder = output->train_dir,
+                                   .worker = whose,
+                                   .count =
+                                       whose == RESIDUAL_FILES_CLIENTS ? (size_t)messages->clients * floats : floats,
+                                   .every = output->save_steps};
+}
+
+/*
+ * Saves and loads the residuals of both directions, in files beside this step's checkpoint
+ * (worker/remote/exchange/residual_files.h). Without files the state is as after small_messages_forget.
+ */
+static bool small_messages_save(const struct small_messages *messages, int64_t step, struct error *error)
+{
+    const struct residual_files clients = files_of(messages, RESIDUAL_FILES_CLIENTS),
+                                sent = files_of(messages, RESIDUAL_FILES_SENT);
+    return residual_files_save(&clients, step, messages->residuals, error) &&
+           residual_files_save(&sent, step, messages->sent_model, error);
+}
+
+/* *found: is there one of exactly this step? */
+static bool load(const struct residual_files *files, int64_t step, float *floats, bool *found, struct error *error)
+{
+    int64_t of_step;
+    const bool done = residual_files_load(files, step, floats, &of_step, error);
+    *found = done && of_step == step;
+    return done;
+}
+
+static bool small_messages_load(struct small_messages *messages, int64_t step, const float *parameters,
+                                struct error *error)
+{
+    const struct residual_files clients = files_of(messages, RESIDUAL_FILES_CLIENTS),
+                                sent = files_of(messages, RESIDUAL_FILES_SENT);
+    bool has_clients, has_sent;
+    messages->has_residuals = true;
+    if (!load(&clients, step, messages->residuals, &has_clients, error) ||
+        !load(&sent, step, messages->sent_model, &has_sent, error)) {
+        return false;
+    }
+    if (!has_clients || !has_sent) {
+        log_warning("the unsent parts of small messages at step %lld are missing: starting without any",
+                    (long long)step);
+        small_messages_forget(messages, parameters);
+    }
+    return true;
+}
+
+/* --- Steps of clients --- */
+
+/*
+ * Players take the steps of several clients at a time, each with its own thread and engine, so that none waits for
+ * another within a step. An idle runner takes the next client. Results are delivered in the order of clients, so the
+ * bits are those of one runner that takes the clients one after another.
+ *
+ * There is one runner per thread of the engine inside, if that is a CPU engine and a round has enough clients;
+ * otherwise a single runner uses the engine inside. Memory: for each runner, that of local_steps and of a CPU engine
+ * with one thread.
+ *
+ * A runner takes a client, takes its steps, and waits for its turn to deliver the result: clients take about equally
+ * long, so that is a short wait. An aborted round still passes the turn on, so nobody waits for ever.
+ */
+
+struct runners;
+
+struct runners_round {
+    const int *clients; /* [count], ascending */
+    int count;
+    const float *parameters; /* at the start; the engine inside has them */
+    int64_t global_step;
+    /* Ends the local steps of the client at position `at`; called for each in turn. */
+    bool (*ends)(void *context, int at, struct local_steps *steps, struct error *error);
+    void *context;
+};
+
+struct runner {
+    struct engine *engine;
+    struct local_steps *local;
+    int32_t *indexes; /* [batch_size] */
+};
+
+struct runners {
+    const struct config *config;
+    const struct examples *examples;
+    const struct partition *partition;
+    size_t float_count;
+    struct engine *inside;
+    struct config alone; /* of an engine of one thread; owns nothing */
+    struct pool *pool;   /* NULL: one runner, on the engine inside */
+    struct runner *each; /* [count] */
+    int count;
+
+    /* A round. */
+    const struct runners_round *round;
+    atomic_int next; /* next client to take */
+    pthread_mutex_t lock;
+    pthread_cond_t passed; /* the turn was passed */
+    int turn;
+    struct train_result *result;
+    bool is_over; /* aborted */
+    bool failed;
+    struct error error; /* of the one that failed */
+};
+
+/* --- A round --- */
+
+/* The steps of one client; a loss that is not finite ends them. */
+static bool take_steps(struct runners *runners, struct runner *runner, int client, struct train_result *result,
+                       struct error *error)
+{
+    const struct config_train *train = &runners->config->train;
+    const struct partition *partition = runners->partition;
+    const struct sampler sampler = {.seed = (uint64_t)train->seed,
+                                    .task = (uint32_t)client,
+                                    .examples = (uint32_t)partition_count(partition, client),
+                                    .batch_size = (uint32_t)train->batch_size};
+    const int64_t steps = round_batches(train, sampler_epoch_batches(&sampler));
+    const int32_t *own = partition->order ? partition->order + partition->first[client] : NULL;
+    for (int64_t i = 0; i < steps && result->finite; i++) {
+        const int64_t number = runners->round->global_step * steps + i;
+        struct batch batch = {
+            .examples = runners->examples, .indexes = runner->indexes, .task = sampler.task, .step = number};
+        batch.count = sampler_draw(&sampler, number, runner->indexes);
+        for (int k = 0; own && k < batch.count; k++) {
+            runner->indexes[k] = own[runner->indexes[k]];
+        }
+        if (!local_steps_take(runner->local, &batch, result, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* In its turn: delivers a client's result. done: all its steps were taken, as far as losses were finite. */
+static bool hand_over(struct runners *runners, struct runner *runner, int at, bool done,
+                      const struct train_result *result, struct error *error)
+{
+    if (!done) {
+        return false;
+    }
+    train_result_add(runners->result, result);
+    return result->finite ? runners->round->ends(runners->round->context, at, runner->local, error)
+                          : local_steps_end(runner->local, NULL, error);
+}
+
+/* Waits for its turn. False: the round was aborted meanwhile. */
+static bool await_turn(struct runners *runners, int at)
+{
+    pthread_mutex_lock(&runners->lock);
+    while (runners->turn != at) {
+        pthread_cond_wait(&runners->passed, &runners->lock);
+    }
+    const bool goes_on = !runners->is_over;
+    pthread_mutex_unlock(&runners->lock);
+    return goes_on;
+}
+
+static void pass_turn(struct runners *runners, bool is_over)
+{
+    pthread_mutex_lock(&runners->lock);
+    runners->is_over |= is_over;
+    runners->turn++;
+    pthread_cond_broadcast(&runners->passed);
+    pthread_mutex_unlock(&runners->lock);
+}
+
+static bool is_over(struct runners *runners)
+{
+    pthread_mutex_lock(&runners->lock);
+    const bool over = runners->is_over;
+    pthread_mutex_unlock(&runners->lock);
+    return over;
+}
+
+static void run_client(struct runners *runners, struct runner *runner, int at)
+{
+    const struct runners_round *round = runners->round;
+    struct train_result result = {.finite = true};
+    struct error error;
+    bool done =
+        is_over(runners) || (local_steps_begin(runner->local, &runners->config->train, round->global_step, &error) &&
+                             take_steps(runners, runner, round->clients[at], &result, &error));
+    if (!await_turn(runners, at)) {
+        pass_turn(runners, true);
+        return;
+    }
+    done = hand_over(runners, runner, at, done, &result, &error);
+    if (!done) {
+        runners->failed = true;
+        runners->error = error;
+    }
+    pass_turn(runners, !done || !result.finite);
+}
+
+/* A runner with its own engine first needs the parameters. */
+static void run_thread(void *context, int index)
+{
+    struct runners *runners = context;
+    struct runner *runner = &runners->each[index];
+    const struct runners_round *round = runners->round;
+    struct engine *engine = runner->engine;
+    int at;
+    if (engine != runners->inside) {
+        memcpy(engine->table->parameters(engine), round->parameters, runners->float_count * sizeof(float));
+    }
+    while ((at = atomic_fetch_add(&runners->next, 1)) < round->count) {
+        run_client(runners, runner, at);
+    }
+}
+
+/*
+ * Adds up what the clients' steps did. If a client's loss is not finite, the round is given up: result->finite is
+ * false.
+ */
+static bool run_clients(struct runners *runners, const struct runners_round *round, struct train_result *result,
+                        struct error *error)
+{
+    runners->round = round;
+    runners->result = result;
+    runners->turn = 0;
+    runners->failed = runners->is_over = false;
+    atomic_store(&runners->next, 0);
+    if (runners->pool) {
+        pool_run(runners->pool, run_thread, runners);
+    } else {
+        run_thread(runners, 0);
+    }
+    if (runners->failed) {
+        *error = runners->error;
+    }
+    return !runners->failed;
+}
+
+/* --- Create and destroy --- */
+
+/* As many as there are threads, if the engine inside has threads and there are enough clients for all. */
+static int count_runners(const struct engine *inside, const struct config_train *train, int in_round)
+{
+    const int threads = train->num_threads > 0 ? train->num_threads : threads_available();
+    const int most = threads < POOL_MAX_THREADS ? threads : POOL_MAX_THREADS;
+    return strcmp(inside->table->name, "cpu") == 0 && in_round >= most ? most : 1;
+}
+
+static bool create_runner(struct runners *runners, struct runner *runner, const struct engine_options *options,
+                          struct error *error)
+{
+    runner->indexes = calloc((size_t)runners->config->train.batch_size, sizeof *runner->indexes);
+    if (!runner->indexes) {
+        return error_set(error, "out of memory for the batches of clients");
+    }
+    runner->engine = runners->inside;
+    return (!runners->pool || cpu_engine_create(&runner->engine, options, error)) &&
+           local_steps_create(&runner->local, options->model, runner->engine, &runners->config->train, error);
+}
+
+static bool create_all(struct runners *runners, const struct engine_options *options, struct error *error)
+{
+    struct engine_options own = *options;
+    runners->each = calloc((size_t)runners->count, sizeof *runners->each);
+    if (!runners->each) {
+        return error_set(error, "out of memory for %d threads of clients", runners->count);
+    }
+    if (runners->count > 1 && !pool_create(&runners->pool, runners->count, error)) {
+        return false;
+    }
+    runners->alone = *options->config;
+    runners->alone.train.num_threads = 1;
+    runners->alone.train.optimizer = OPTIMIZER_SGD; /* local_steps has the state of the optimizer */
+    own.config = &runners->alone;
+    for (int i = 0; i < runners->count; i++) {
+        if (!create_runner(runners, &runners->each[i], &own, error)) {
+            return false;
+        }
+    }
+    if (runners->pool && options->gives_way) {
+        pool_give_way(runners->pool);
+    }
+    return true;
+}
+
+/* NULL is fine */
+static void runners_destroy(struct runners *runners)
+{
+    if (!runners) {
+        return;
+    }
+    for (int i = 0; runners->each && i < runners->count; i++) {
+        struct runner *runner = &runners->each[i];
+        local_steps_destroy(runner->local);
+        free(runner->indexes);
+        if (runner->engine && runner->engine != runners->inside) {
+            runner->engine->table->destroy(runner->engine);
+        }
+    }
+    pool_destroy(runners->pool);
+    pthread_cond_destroy(&runners->passed);
+    pthread_mutex_destroy(&runners->lock);
+    free(runners->each);
+    free(runners);
+}
+
+/* Everything is borrowed; the examples are the partition's. At most `in_round` clients take part in a round. */
+static bool runners_create(struct runners **out, struct engine *inside, const struct engine_options *options,
+                           const struct examples *examples, const struct partition *partition, int in_round,
+                           struct error *error)
+{
+    struct runners *runners = calloc(1, sizeof *runners);
+    if (!runners) {
+        return error_set(error, "out of memory for the threads of clients");
+    }
+    runners->config = options->config;
+    runners->examples = examples;
+    runners->partition = partition;
+    runners->float_count = options->model->float_count;
+    runners->inside = inside;
+    runners->count = count_runners(inside, &options->config->train, in_round);
+    pthread_mutex_init(&runners->lock, NULL);
+    pthread_cond_init(&runners->passed, NULL);
+    if (!create_all(runners, options, error)) {
+        runners_destroy(runners);
+        return false;
+    }
+    *out = runners;
+    return true;
+}
+
+/* --- The engine --- */
+
+/*
+ * The shared model is in a separate store; between two rounds the engine inside has a copy of its parameters, and of
+ * its averages while it evaluates them.
+ */
 
 struct clients {
     struct engine engine;
@@ -26,7 +517,7 @@ struct clients {
     const struct config *config;
     struct config_train outer;
     struct store shared;
-    struct players *players;
+    struct runners *runners;
     struct small_messages *messages; /* NULL: everything exchanged arrives unchanged */
     bool shows_sent;                 /* the engine inside has what was sent to clients, not the shared model */
     const struct clients_data *data;
@@ -157,13 +648,13 @@ static const float *known_parameters(const struct clients *all)
 /* The result of the round's differences, into the sum. */
 static bool gather(struct clients *all, struct train_result *result, struct error *error)
 {
-    const struct players_round round = {.clients = all->taking,
+    const struct runners_round round = {.clients = all->taking,
                                         .count = all->in_round,
                                         .parameters = known_parameters(all),
                                         .global_step = all->shared.global_step,
                                         .ends = end_steps,
                                         .context = all};
-    if (!players_play(all->players, &round, result, error)) {
+    if (!run_clients(all->runners, &round, result, error)) {
         return false;
     }
     if (all->differences && result->finite) {
@@ -201,7 +692,7 @@ static void apply(struct clients *all)
     gradient_feed(all->model, all->sum, &sink);
     store_end_step(&all->shared);
     if (all->messages) {
-        small_messages_tell(all->messages, all->shared.vectors[STORE_PARAMETERS]);
+        small_messages_broadcast(all->messages, all->shared.vectors[STORE_PARAMETERS]);
     }
 }
 
@@ -279,16 +770,16 @@ static void clients_keep(struct engine *base, int64_t global_step)
 {
     struct clients *all = of(base);
     struct error error;
-    if (all->messages && !small_messages_keep(all->messages, global_step, &error)) {
+    if (all->messages && !small_messages_save(all->messages, global_step, &error)) {
         log_warning("the unsent parts of small messages are not saved: %s", error.text);
     }
 }
 
-static bool clients_recall(struct engine *base, int64_t global_step, struct error *error)
+static bool clients_load_state(struct engine *base, int64_t global_step, struct error *error)
 {
     struct clients *all = of(base);
     return !all->messages ||
-           (small_messages_recall(all->messages, global_step, all->shared.vectors[STORE_PARAMETERS], error) &&
+           (small_messages_load(all->messages, global_step, all->shared.vectors[STORE_PARAMETERS], error) &&
             show(all, error));
 }
 
@@ -321,7 +812,7 @@ static void clients_destroy(struct engine *base)
 {
     struct clients *all = of(base);
     if (all) {
-        players_destroy(all->players);
+        runners_destroy(all->runners);
         all->inside->table->destroy(all->inside);
         small_messages_destroy(all->messages);
         validation_sum_destroy(&all->validation.sum);
@@ -351,7 +842,7 @@ static const struct engine_table clients_table = {
     .global_step = clients_global_step,
     .set_global_step = clients_set_global_step,
     .keep = clients_keep,
-    .recall = clients_recall,
+    .recall = clients_load_state,
     .describe = clients_describe,
     .destroy = clients_destroy,
 };
@@ -484,7 +975,7 @@ bool clients_engine_create(struct engine **engine, struct engine *inside, const 
     const bool there = all->chosen && all->taking && all->sum && (!keeps_differences(train) || make_room(all));
     if (!(there || error_set(error, "out of memory for %d clients", all->count)) ||
         !store_create(&all->shared, all->model, &all->outer, error) ||
-        !players_create(&all->players, inside, options, &data->examples, &data->partition, all->in_round, error) ||
+        !runners_create(&all->runners, inside, options, &data->examples, &data->partition, all->in_round, error) ||
         !(!clients->exchanges || !small_messages_are_known(&options->config->cluster) ||
           small_messages_create(&all->messages, all->model, options->config, all->count, error))) {
         clients_destroy(&all->engine);

@@ -1,18 +1,18 @@
 /*
- * One process that plays many workers: an engine whose steps are rounds (train.local_steps). In each round some of the
- * clients (all, or a share: ps/job/round.h) take their own steps from the shared model, several at a time
- * (worker/clients/players.h), and the outer optimizer applies the mean of their differences.
+ * One process that simulates many workers: an engine whose steps are rounds (train.local_steps). In each round some of
+ * the clients (all, or a share: ps/job/round.h) take their own steps from the shared model, several at a time, and the
+ * outer optimizer applies the mean of their differences.
  *
  * The bits are those of a cluster of that many workers with the same data and the same participation: clients draw what
- * workers with their numbers draw, and are added in that order; messages may be packed
- * (worker/clients/small_messages.h). So local steps and optimizers can be chosen on one machine.
+ * workers with their numbers draw, and are added in that order; messages may be packed. So local steps and optimizers
+ * can be chosen on one machine.
  *
  * With data_sharding=own and a partition each client holds out rows of its own part, and the clients of the last round
  * validate on them, as workers do.
  *
- * Memory, besides the engine and the players: 4 bytes x floats x (2 + the outer optimizer's slots + averages), and 4
- * bytes per example. Nothing per client, unless messages are packed, or differences are clipped or not averaged: then 4
- * bytes x floats for each client of a round.
+ * Memory, besides the engine and those of its threads: 4 bytes x floats x (2 + the outer optimizer's slots + averages),
+ * and 4 bytes per example. Nothing per client, unless messages are packed, or differences are clipped or not averaged:
+ * then 4 bytes x floats for each client of a round.
  */
 #ifndef WORKER_CLIENTS_CLIENTS_H
 #define WORKER_CLIENTS_CLIENTS_H

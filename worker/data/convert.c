@@ -87,11 +87,11 @@ static bool pack_write(const char *path, const struct file_part *parts, int coun
 
 /* One writer per kind of file. Each refuses to overwrite a file that exists. */
 
-enum { TELL_EVERY = 256 };
+enum { PROGRESS_EVERY = 256 };
 
 static void report_progress(const struct write_options *options, int done, int count)
 {
-    if (options->progress && (done % TELL_EVERY == 0 || done == count)) {
+    if (options->progress && (done % PROGRESS_EVERY == 0 || done == count)) {
         options->progress(options->context, done, count);
     }
 }
@@ -219,7 +219,7 @@ static bool write_picture(const char *folder, const struct examples *examples, i
         !image_encode_png(image_at(examples, i), examples->width, examples->height, &bytes, &size, error)) {
         return false;
     }
-    /* No sync for each of many small files: if a crash spoils the copy, it can be made again. */
+    /* No sync for each of many small files: a copy damaged by a crash can be made again. */
     const int fd = file_create(path, 0666, error);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     bool done = file && fwrite(bytes, 1, size, file) == size;
@@ -254,19 +254,19 @@ enum { MOST_SHARDS = 1024 };
 static const double LOG_EVERY_S = 1;
 
 /* The part being written, for progress lines. */
-struct telling {
+struct progress_line {
     const char *part;
     double logged_s;
 };
 
 static void show_progress(void *context, int done, int count)
 {
-    struct telling *telling = context;
+    struct progress_line *line = context;
     char so_far[COUNT_TEXT], all[COUNT_TEXT];
     double now_s = clock_monotonic_s();
-    if (done == count || now_s - telling->logged_s >= LOG_EVERY_S) {
-        telling->logged_s = now_s;
-        log_info("%s: %s of %s images", telling->part, count_text(so_far, done), count_text(all, count));
+    if (done == count || now_s - line->logged_s >= LOG_EVERY_S) {
+        line->logged_s = now_s;
+        log_info("%s: %s of %s images", line->part, count_text(so_far, done), count_text(all, count));
     }
 }
 
@@ -283,11 +283,11 @@ static bool convert_part(const struct write_options *wanted, enum dataset_part p
 {
     struct examples examples;
     struct dataset_origin origin;
-    struct telling telling = {part == DATASET_TEST ? "test" : "training", clock_monotonic_s()};
+    struct progress_line line = {part == DATASET_TEST ? "test" : "training", clock_monotonic_s()};
     struct write_options options = *wanted;
     options.part = part;
     options.progress = show_progress;
-    options.context = &telling;
+    options.context = &line;
     if (!dataset_read(&examples, &origin, part, config, error)) {
         return false;
     }

@@ -390,7 +390,7 @@ struct diff_output {
     int unequal; /* tensors that differ or are missing */
 };
 
-static void say_missing(struct diff_output *output, const char *name, const char *where)
+static void print_missing(struct diff_output *output, const char *name, const char *where)
 {
     output->unequal++;
     if (output->as_json) {
@@ -404,8 +404,8 @@ static void say_missing(struct diff_output *output, const char *name, const char
     }
 }
 
-static void say_shapes(struct diff_output *output, const char *name, const struct safetensors_tensor *a,
-                       const struct safetensors_tensor *b)
+static void print_shapes(struct diff_output *output, const char *name, const struct safetensors_tensor *a,
+                         const struct safetensors_tensor *b)
 {
     char left[TENSOR_SHAPE_TEXT], right[TENSOR_SHAPE_TEXT];
     tensor_shape_text(a, left);
@@ -423,7 +423,7 @@ static void say_shapes(struct diff_output *output, const char *name, const struc
     }
 }
 
-static void say_difference(struct diff_output *output, const char *name, const struct difference *difference)
+static void print_difference(struct diff_output *output, const char *name, const struct difference *difference)
 {
     double apart = sqrt(difference->squares), norm = tensor_norms_l2(&difference->norms);
     double relative = norm > 0 ? apart / norm : apart > 0 ? INFINITY : 0;
@@ -447,7 +447,7 @@ static void say_difference(struct diff_output *output, const char *name, const s
     }
 }
 
-static void say_metadata(struct diff_output *output, const char *key, const char *a, const char *b)
+static void print_metadata(struct diff_output *output, const char *key, const char *a, const char *b)
 {
     if (output->as_json) {
         cJSON *object = cJSON_CreateObject();
@@ -477,7 +477,7 @@ static void diff_metadata(struct diff_output *output, const struct safetensors *
         if (key && (only_missing ? !there : !equal_text(&from->metadata[i].value, there))) {
             char *here_text = tensor_copy_text(&from->metadata[i].value),
                  *there_text = there ? tensor_copy_text(there) : NULL;
-            say_metadata(output, key, only_missing ? NULL : here_text, only_missing ? here_text : there_text);
+            print_metadata(output, key, only_missing ? NULL : here_text, only_missing ? here_text : there_text);
             free(here_text);
             free(there_text);
         }
@@ -497,18 +497,18 @@ static bool diff_tensors(struct diff_output *output, struct checkpoint_file *con
         if (!name) {
             done = error_set(error, "out of memory while comparing");
         } else if (!other) {
-            say_missing(output, name, "A");
+            print_missing(output, name, "A");
         } else if (!same_shape(&a->tensors[i], other)) {
-            say_shapes(output, name, &a->tensors[i], other);
+            print_shapes(output, name, &a->tensors[i], other);
         } else if ((done = tensor_walk(places, 2, compare, &difference, error))) {
-            say_difference(output, name, &difference);
+            print_difference(output, name, &difference);
         }
         free(name);
     }
     for (int i = 0; i < b->tensor_count && done; i++) {
         char *name = tensor_copy_text(&b->tensors[i].name);
         if (name && !safetensors_find(a, name)) {
-            say_missing(output, name, "B");
+            print_missing(output, name, "B");
         }
         free(name);
     }

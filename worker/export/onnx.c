@@ -274,7 +274,7 @@ static void put_integer(struct proto *graph, const char *name, int64_t value)
 /* --- numbers --- */
 
 /* One figure for every column of numbers, in the order of the inputs. */
-static void put_figures(struct proto *graph, const struct schema *schema, const char *name, size_t offset)
+static void put_statistics(struct proto *graph, const struct schema *schema, const char *name, size_t offset)
 {
     const int64_t length = schema->numbers;
     size_t raw;
@@ -304,9 +304,9 @@ static void put_numbers(struct proto *graph, const struct schema *schema)
     onnx_attribute(graph, "axis", 1);
     onnx_node_end(graph, node);
     free(names);
-    put_figures(graph, schema, "trainer/fill", offsetof(struct schema_column, fill));
-    put_figures(graph, schema, "trainer/center", offsetof(struct schema_column, center));
-    put_figures(graph, schema, "trainer/scale", offsetof(struct schema_column, scale));
+    put_statistics(graph, schema, "trainer/fill", offsetof(struct schema_column, fill));
+    put_statistics(graph, schema, "trainer/center", offsetof(struct schema_column, center));
+    put_statistics(graph, schema, "trainer/scale", offsetof(struct schema_column, scale));
     onnx_node(graph, "IsNaN", MISSING, ONNX_NAMES("trainer/raw"), MISSING);
     onnx_node(graph, "Where", "trainer/filled", ONNX_NAMES(MISSING, "trainer/fill", "trainer/raw"), "trainer/filled");
     onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/filled", "trainer/center"), "trainer/centered");

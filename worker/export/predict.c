@@ -42,8 +42,8 @@ struct prediction {
     struct outcome outcome;
     char *text; /* the rows' own columns, a line each */
     size_t text_used, text_capacity;
-    int count;    /* rows in the batch */
-    int64_t told; /* rows whose predictions are written */
+    int count;       /* rows in the batch */
+    int64_t written; /* rows whose predictions are written */
     int bad;
 };
 
@@ -129,7 +129,7 @@ static bool put_batch(struct prediction *self, struct error *error)
         fputc('\n', self->out);
     }
     self->text_used = 0;
-    self->told += self->count;
+    self->written += self->count;
     self->count = 0;
     return true;
 }
@@ -183,15 +183,15 @@ static bool open_rows(struct rows **rows, const char *path, uint8_t **input, con
 }
 
 /*
- * Adds to a file's error that `told` predictions were written before it: that was before the file's checksum, if it has
- * one, could be verified. Returns false.
+ * Adds to a file's error that `written` predictions were written before it: that was before the file's checksum, if it
+ * has one, could be verified. Returns false.
  */
-static bool predict_doubt(int64_t told, struct error *error)
+static bool add_incomplete(int64_t written, struct error *error)
 {
     const size_t used = strlen(error->text);
-    if (told > 0) {
+    if (written > 0) {
         snprintf(error->text + used, sizeof error->text - used,
-                 "; the %lld predictions before that are incomplete, and may be of damaged bytes", (long long)told);
+                 "; the %lld predictions before that are incomplete, and may be of damaged bytes", (long long)written);
     }
     return false;
 }
@@ -209,7 +209,7 @@ static bool predict_opened(struct prediction *self, struct error *error)
     }
     if (done) {
         put_header(self);
-        done = predict_all(self, error) || predict_doubt(self->told, error);
+        done = predict_all(self, error) || add_incomplete(self->written, error);
     }
     free(self->outputs);
     outcome_free(&self->outcome);
@@ -269,7 +269,7 @@ struct predict {
     float *logits;   /* [BATCH, classes] */
     int *order;      /* [classes] scratch */
     struct outcome outcome;
-    int64_t told; /* images of the current file */
+    int64_t written; /* images of the current file */
 };
 
 /* --- output --- */
@@ -307,7 +307,7 @@ static void add_class(const struct predict *predict, cJSON *fields, int place)
 }
 
 /* index: of the image in its file; negative: the file is a single image. */
-static void say(const struct predict *predict, const char *name, int64_t index)
+static void print_prediction(const struct predict *predict, const char *name, int64_t index)
 {
     if (predict->as_json) {
         cJSON *fields = cJSON_CreateObject();
@@ -348,8 +348,8 @@ static bool predict_batch(struct predict *predict, const char *name, int count, 
     }
     for (int i = 0; i < count; i++) {
         rank(predict, i);
-        say(predict, name, first < 0 ? -1 : first + i);
-        predict->told++;
+        print_prediction(predict, name, first < 0 ? -1 : first + i);
+        predict->written++;
     }
     return true;
 }
@@ -574,9 +574,9 @@ static int run_predict(const struct command_call *call)
         goto out;
     }
     for (int i = first; i < call->operand_count; i++) {
-        predict.told = 0;
+        predict.written = 0;
         if (!predict_file(&predict, call->operands[i], &error)) {
-            predict_doubt(predict.told, &error);
+            add_incomplete(predict.written, &error);
             log_error("%s", error.text);
             status = COMMAND_FAILED; /* continue with the other files */
         }

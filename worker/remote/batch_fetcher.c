@@ -15,7 +15,10 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "net/bytes.h"
+#include "net/channel.h"
+#include "ps/store/model.h"
 #include "worker/remote/data_server.h"
+#include "worker/remote/shard_link.h"
 
 enum { AT_A_TIME = FETCHED_BATCHES / 2, AFTER_IMAGES = 64 /* bytes that engines may read past the last image */ };
 

@@ -3,7 +3,7 @@
  * by itself, whichever side restarts, and continues with the next batch needed.
  *
  * Memory: FETCHED_BATCHES batches. The training thread calls the functions. Waits are logged with what they wait for,
- * and end when given_up returns true or the process is told to stop.
+ * and end when given_up returns true or the process is stopped.
  */
 #ifndef WORKER_REMOTE_BATCH_FETCHER_H
 #define WORKER_REMOTE_BATCH_FETCHER_H
@@ -13,7 +13,9 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "net/link.h"
 #include "ps/identity.h"
+#include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
 #include "worker/remote/shard_link.h"

@@ -14,9 +14,9 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/job/plan.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/identity.h"
+#include "ps/job/plan.h"
 #include "worker/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
@@ -96,7 +96,7 @@ bool chief_restore(struct chief *chief, struct error *error);
 void chief_settle(struct chief *chief);
 
 /* Changes the intervals of checkpoints, which of them to keep, and the end of the job. The training thread's. */
-void chief_retime(struct chief *chief, const struct config_output *output, const struct plan *plan);
+void chief_reschedule(struct chief *chief, const struct config_output *output, const struct plan *plan);
 
 /* Tells all ps that the job is over. test_accuracy: NaN if there is none. */
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error);

@@ -25,12 +25,12 @@ static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* meanwhile the oth
 static const double AGAIN_S = 2.0;                          /* enough for the link to a ps that has just come up */
 
 /* A ps's report with its last lease. */
-struct ps_news {
+struct ps_state {
     bool holds; /* some of the parameters */
     bool known;
     uint8_t job_state;
     uint32_t generation;
-    double heard_s;
+    double answered_s;
     uint64_t incarnation; /* of the ps; 0: not known yet */
     double changed_s;     /* when another process had taken its place; 0: never */
     double asked_s;       /* when the unanswered request was sent; 0: none */
@@ -52,7 +52,7 @@ struct heartbeat {
     struct vitals vitals;
     char message[256];
     struct job_status job;
-    struct ps_news *ps; /* [count]; asked_s is the thread's alone */
+    struct ps_state *ps; /* [count]; asked_s is the thread's alone */
 };
 
 static double interval_s(struct heartbeat *heartbeat)
@@ -60,18 +60,18 @@ static double interval_s(struct heartbeat *heartbeat)
     return atomic_load(&heartbeat->polls_fast) ? FAST_BEAT_S : pace_beat_s(&heartbeat->config->cluster);
 }
 
-/* A ps answers at once; if it doesn't, the connection is dead, whatever the system believes. */
+/* A ps answers at once; if it doesn't, the connection is dead, even if TCP still looks open. */
 static double idle_timeout_s(const struct heartbeat *heartbeat)
 {
     return fmax(heartbeat->config->cluster.lease_secs / 2, 1.0);
 }
 
 /* When any ps answered last; 0: never. */
-static double heard_last_s(const struct heartbeat *heartbeat)
+static double last_answer_s(const struct heartbeat *heartbeat)
 {
     double newest_s = 0;
     for (int i = 0; i < heartbeat->count; i++) {
-        newest_s = fmax(newest_s, heartbeat->ps[i].heard_s);
+        newest_s = fmax(newest_s, heartbeat->ps[i].answered_s);
     }
     return newest_s;
 }
@@ -79,7 +79,7 @@ static double heard_last_s(const struct heartbeat *heartbeat)
 /* How long a ps has been silent while others answered; if none answers, silence says nothing about this one. */
 static double silent_for_s(const struct heartbeat *heartbeat, int ps)
 {
-    return heard_last_s(heartbeat) - fmax(heartbeat->ps[ps].heard_s, heartbeat->reached_s);
+    return last_answer_s(heartbeat) - fmax(heartbeat->ps[ps].answered_s, heartbeat->reached_s);
 }
 
 /* Joining needs all ps; training only those with parameters. */
@@ -92,8 +92,8 @@ static bool is_needed(struct heartbeat *heartbeat, int ps)
 }
 
 /*
- * A push counts only when all ps have it. So while one can't be reached, tell the others, or they would all wait for
- * this worker.
+ * A push counts only when all ps have it. So while one can't be reached, the others are told, or they would all wait
+ * for this worker.
  */
 static void look_for_silent_ps(struct heartbeat *heartbeat)
 {
@@ -108,17 +108,17 @@ static void look_for_silent_ps(struct heartbeat *heartbeat)
     }
     heartbeat->silent_ps = silent;
     if (silent >= 0 && before < 0) {
-        log_warning("%s has not been heard from for %.0f s, though others have: this worker takes no part until it is",
+        log_warning("%s is unreachable for %.0f s, though others answer; training paused until it answers",
                     heartbeat->links[silent].name, silent_for_s(heartbeat, silent));
     } else if (silent < 0 && before >= 0) {
-        log_info("%s is heard from again: this worker takes part again", heartbeat->links[before].name);
+        log_info("%s is reachable again; resuming", heartbeat->links[before].name);
     }
 }
 
 /* Notes an answer of any ps; reached_s stays unless there was none for a lease. */
 static void note_reached(struct heartbeat *heartbeat, double now_s)
 {
-    const double newest_s = heard_last_s(heartbeat);
+    const double newest_s = last_answer_s(heartbeat);
     if (newest_s == 0 || now_s - newest_s > heartbeat->config->cluster.lease_secs) {
         heartbeat->reached_s = now_s;
     }
@@ -134,7 +134,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
     pthread_mutex_unlock(&heartbeat->mutex);
     if (silent >= 0) {
         vitals.state = STATE_LOST;
-        snprintf(message, sizeof message, "has not heard from %.200s for %.0f s", heartbeat->links[silent].name,
+        snprintf(message, sizeof message, "has not reached %.200s for %.0f s", heartbeat->links[silent].name,
                  silent_for_s(heartbeat, silent));
     }
     struct process_load load;
@@ -155,7 +155,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
                                      .cpu_percent = load.cpu_percent,
                                      .gpu_percent = load.gpu_percent};
     observe_traffic(beat.bytes_in, beat.bytes_out, beat.retries);
-    struct ps_news *ps = &heartbeat->ps[link->member.index];
+    struct ps_state *ps = &heartbeat->ps[link->member.index];
     ps->asked_s = ps->asked_s > 0 ? ps->asked_s : clock_monotonic_s();
     return channel_send(&link->channel, MESSAGE_heartbeat, ++link->channel.next_request, &beat,
                         clock_monotonic_s() + LINK_ANSWER_S, error);
@@ -166,16 +166,16 @@ static void take_lease(struct heartbeat *heartbeat, const struct link *link, con
 {
     pthread_mutex_lock(&heartbeat->mutex);
     struct job_status *job = &heartbeat->job;
-    struct ps_news *ps = &heartbeat->ps[link->member.index];
+    struct ps_state *ps = &heartbeat->ps[link->member.index];
     const double now_s = clock_monotonic_s();
     note_reached(heartbeat, now_s);
-    *ps = (struct ps_news){.holds = ps->holds,
-                           .known = true,
-                           .heard_s = now_s,
-                           .incarnation = ps->incarnation,
-                           .changed_s = ps->changed_s,
-                           .job_state = lease->job_state,
-                           .generation = link->channel.frame.generation};
+    *ps = (struct ps_state){.holds = ps->holds,
+                            .known = true,
+                            .answered_s = now_s,
+                            .incarnation = ps->incarnation,
+                            .changed_s = ps->changed_s,
+                            .job_state = lease->job_state,
+                            .generation = link->channel.frame.generation};
     job->known = true;
     if (!job->over && (lease->job_state == JOB_DONE || lease->job_state == JOB_FAILED)) {
         job->over = true;
@@ -268,7 +268,7 @@ static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, 
 /* If all ps and the chief were lost, generations start over: only the incarnation tells, not the generation. */
 static void note_incarnation(struct heartbeat *heartbeat, const struct link *link)
 {
-    struct ps_news *ps = &heartbeat->ps[link->member.index];
+    struct ps_state *ps = &heartbeat->ps[link->member.index];
     pthread_mutex_lock(&heartbeat->mutex);
     if (ps->incarnation != 0 && ps->incarnation != link->incarnation) {
         ps->changed_s = clock_monotonic_s();
@@ -313,7 +313,7 @@ static void visit(struct heartbeat *heartbeat, struct link *link, bool beat)
     link_count(link);
 }
 
-static void say_goodbye(struct heartbeat *heartbeat)
+static void send_leave(struct heartbeat *heartbeat)
 {
     char message[256];
     struct error error;
@@ -370,7 +370,7 @@ static void *beat_on(void *context)
         wake_lower(&heartbeat->wake);
     }
     free(polled);
-    say_goodbye(heartbeat);
+    send_leave(heartbeat);
     return NULL;
 }
 
@@ -392,7 +392,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     int count = config->cluster.ps_hosts.count;
     struct heartbeat *new = calloc(1, sizeof *new);
     struct link *links = calloc((size_t)count, sizeof *links);
-    struct ps_news *ps = calloc((size_t)count, sizeof *ps);
+    struct ps_state *ps = calloc((size_t)count, sizeof *ps);
     if (!new || !links || !ps || !wake_create(&new->wake, error)) {
         free(new);
         free(links);
@@ -482,8 +482,8 @@ bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, do
     bool needs_rejoin = false;
     pthread_mutex_lock(&heartbeat->mutex);
     for (int i = 0; i < heartbeat->count && !needs_rejoin; i++) {
-        const struct ps_news *ps = &heartbeat->ps[i];
-        needs_rejoin = ps->known && ps->heard_s > since_s && ps->job_state < JOB_DONE &&
+        const struct ps_state *ps = &heartbeat->ps[i];
+        needs_rejoin = ps->known && ps->answered_s > since_s && ps->job_state < JOB_DONE &&
                        (ps->job_state != JOB_TRAINING || generation_is_later(ps->generation, generation) ||
                         ps->changed_s > since_s);
         if (needs_rejoin && generation_is_later(ps->generation, generation)) {

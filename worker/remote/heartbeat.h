@@ -40,7 +40,7 @@ struct job_status {
 bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct identity *identity,
                       struct traffic *traffic, const char *device, struct error *error);
 
-/* Sends goodbye with this message to every connected ps, and stops the thread. NULL is fine. */
+/* Leaves: sends this message to every connected ps, and stops the thread. NULL is fine. */
 void heartbeat_destroy(struct heartbeat *heartbeat, const char *message);
 
 void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals);

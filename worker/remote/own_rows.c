@@ -13,7 +13,7 @@
 #include "worker/remote/chief.h"
 #include "worker/remote/exchange/preprocessing.h"
 
-static const double ASK_EVERY_S = 0.2, TELL_EVERY_S = 5; /* a restarted ps has no statistics */
+static const double ASK_EVERY_S = 0.2, SEND_EVERY_S = 5; /* a restarted ps has no statistics */
 
 struct agreement {
     const struct config *config;
@@ -21,7 +21,7 @@ struct agreement {
     struct survey survey; /* of this worker's rows */
 };
 
-/* False: the process is told to stop, or retrying is pointless. */
+/* False: the process is stopped, or retrying is pointless. */
 static bool is_done(enum exchange_result end, struct error *error)
 {
     return end == EXCHANGE_STOPPED ? error_set(error, "asked to leave before the rows' preprocessing was known")
@@ -42,7 +42,7 @@ static bool pause_asking(double *logged_s, const char *what, struct error *error
 /* --- Workers --- */
 
 /* The statistics of the rows here, as text, which the caller frees; NULL after an error. */
-static char *figures_here(struct survey *survey, const struct config *config, struct error *error)
+static char *stats_here(struct survey *survey, const struct config *config, struct error *error)
 {
     char *text = NULL;
     if (table_survey_train(survey, config, error) && !(text = figures_text(survey))) {
@@ -51,25 +51,25 @@ static char *figures_here(struct survey *survey, const struct config *config, st
     return text;
 }
 
-static bool tell(struct agreement *agreement, char **figures, struct error *error)
+static bool send_stats(struct agreement *agreement, char **figures, struct error *error)
 {
-    if (!*figures && !(*figures = figures_here(&agreement->survey, agreement->config, error))) {
+    if (!*figures && !(*figures = stats_here(&agreement->survey, agreement->config, error))) {
         return false;
     }
-    return is_done(preprocessing_tell_figures(&agreement->exchange, *figures, error), error);
+    return is_done(preprocessing_send_stats(&agreement->exchange, *figures, error), error);
 }
 
 /* The chief's answer, once there is one; *text: NULL until then. */
 static bool await_chief(struct agreement *agreement, char **text, struct error *error)
 {
     char *figures = NULL;
-    double logged_s = clock_monotonic_s(), figures_s = -TELL_EVERY_S;
+    double logged_s = clock_monotonic_s(), sent_s = -SEND_EVERY_S;
     bool done = true;
     while (done && !*text) {
-        done = is_done(preprocessing_ask(&agreement->exchange, text, error), error);
-        if (done && !*text && clock_monotonic_s() - figures_s >= TELL_EVERY_S) {
-            done = tell(agreement, &figures, error);
-            figures_s = clock_monotonic_s();
+        done = is_done(preprocessing_fetch(&agreement->exchange, text, error), error);
+        if (done && !*text && clock_monotonic_s() - sent_s >= SEND_EVERY_S) {
+            done = send_stats(agreement, &figures, error);
+            sent_s = clock_monotonic_s();
         }
         done = done && (*text || pause_asking(&logged_s, "worker 0 to send the preprocessing", error));
     }
@@ -77,22 +77,22 @@ static bool await_chief(struct agreement *agreement, char **text, struct error *
     return done;
 }
 
-enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
+enum exchange_result own_rows_resend(struct push_pull *exchange, const struct config *config, struct error *error)
 {
     const double until_s = clock_monotonic_s() + config->cluster.lease_secs / 3;
     struct survey survey = {0};
     char *text = NULL;
     exchange->parts[0].incarnation = 0; /* it may be another process now */
-    enum exchange_result end = preprocessing_ask(exchange, &text, error);
+    enum exchange_result end = preprocessing_fetch(exchange, &text, error);
     while (end == EXCHANGE_OK && !text && clock_monotonic_s() < until_s) {
         clock_pause(clock_monotonic_s() + ASK_EVERY_S);
-        end = signals_pending() != 0 ? EXCHANGE_STOPPED : preprocessing_ask(exchange, &text, error);
+        end = signals_pending() != 0 ? EXCHANGE_STOPPED : preprocessing_fetch(exchange, &text, error);
     }
     if (end == EXCHANGE_OK && !text) {
         log_info(
             "worker 0 may have to recompute the preprocessing: sending the statistics of the rows here to ps 0 again");
-        text = figures_here(&survey, config, error);
-        end = text ? preprocessing_tell_figures(exchange, text, error) : EXCHANGE_FAILED;
+        text = stats_here(&survey, config, error);
+        end = text ? preprocessing_send_stats(exchange, text, error) : EXCHANGE_FAILED;
     }
     survey_free(&survey);
     free(text);
@@ -106,7 +106,7 @@ static bool ask_all(struct agreement *agreement, char **figures, int *missing, s
 {
     *missing = 0;
     for (int i = 1; i < agreement->config->cluster.worker_hosts.count; i++) {
-        if (!figures[i] && !is_done(preprocessing_ask_figures(&agreement->exchange, i, &figures[i], error), error)) {
+        if (!figures[i] && !is_done(preprocessing_fetch_stats(&agreement->exchange, i, &figures[i], error), error)) {
             return false;
         }
         *missing += !figures[i];
@@ -165,10 +165,10 @@ static bool make_schema(struct agreement *agreement, struct schema *schema, stru
 }
 
 /* Earlier chiefs may have died before the first checkpoint: ps 0 knows what they sent. */
-static bool recall(struct agreement *agreement, char **text, struct error *error)
+static bool fetch_text(struct agreement *agreement, char **text, struct error *error)
 {
     return chief_preprocessing(text, agreement->config, error) &&
-           (*text || is_done(preprocessing_ask(&agreement->exchange, text, error), error));
+           (*text || is_done(preprocessing_fetch(&agreement->exchange, text, error), error));
 }
 
 /* --- Both --- */
@@ -177,7 +177,7 @@ static bool find(struct agreement *agreement, struct schema *schema, struct erro
 {
     const bool is_chief = agreement->config->cluster.task_index == 0;
     char *text = NULL;
-    if (!(is_chief ? recall(agreement, &text, error) : await_chief(agreement, &text, error))) {
+    if (!(is_chief ? fetch_text(agreement, &text, error) : await_chief(agreement, &text, error))) {
         return false;
     }
     const bool done = text ? schema_parse(schema, text, error) : make_schema(agreement, schema, error);

@@ -21,7 +21,7 @@
 
 /*
  * Waits for ps 0 and for the chief; the chief waits for the workers of worker_hosts, at most a lease. *schema: the
- * caller frees it and what it points to. Also false if the process is told to stop.
+ * caller frees it and what it points to. Also false if the process is stopped.
  */
 bool own_rows_agree(struct schema **schema, const struct config *config, const struct identity *identity,
                     struct traffic *traffic, struct error *error);
@@ -31,6 +31,6 @@ bool own_rows_agree(struct schema **schema, const struct config *config, const s
  * preprocessing, it gets the statistics of the rows here again: if the chief was lost too, it derives the preprocessing
  * again from them.
  */
-enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error);
+enum exchange_result own_rows_resend(struct push_pull *exchange, const struct config *config, struct error *error);
 
 #endif

@@ -54,9 +54,9 @@ static uint64_t own_key(const struct credentials *credentials)
 /* *index; false with *again: the link is lost, or ps 0 is busy. */
 static bool ask_once(struct link *link, uint64_t key, int *index, bool *again, struct error *error)
 {
-    const struct message_get_place wish = {.key = key};
+    const struct message_get_place request = {.key = key};
     uint16_t code;
-    const bool done = channel_call(&link->channel, MESSAGE_get_place, &wish, MESSAGE_place,
+    const bool done = channel_call(&link->channel, MESSAGE_get_place, &request, MESSAGE_place,
                                    clock_monotonic_s() + LINK_ANSWER_S, &code, error);
     *again = !done && code == 0;
     *index = done ? link->channel.message.place.index : -1;

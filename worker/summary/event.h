@@ -57,7 +57,7 @@ bool event_file_create(struct event_file *file, const char *folder, struct error
 /* Appends an event, in memory. */
 void event_file_add(struct event_file *file, const struct event *event);
 
-/* Writes the pending events: whole ones only, so that readers see no torn events unless the disk is full. */
+/* Writes the pending events: whole ones only, so that readers see no truncated events unless the disk is full. */
 bool event_file_flush(struct event_file *file, struct error *error);
 
 void event_file_close(struct event_file *file); /* discards what was not flushed; safe after a failed create */

@@ -113,15 +113,15 @@ static void put_hparams(struct event *event, const char *tag, double wall_s, int
 }
 
 /* Is a key shown first: does it always identify a run, or is it not at its default? */
-static bool is_telling(const struct config_key *key, const struct config *config, const struct config *defaults)
+static bool is_informative(const struct config_key *key, const struct config *config, const struct config *defaults)
 {
     char *text = config_key_text(key, config), *initial = config_key_text(key, defaults);
     bool filled_in = strcmp(key->name, "lr_decay_steps") == 0 && config->train.lr_decay == 1;
-    bool telling = strcmp(key->name, "optimizer") == 0 || strcmp(key->name, "layers") == 0 ||
-                   (!filled_in && text && initial && strcmp(text, initial) != 0);
+    bool informative = strcmp(key->name, "optimizer") == 0 || strcmp(key->name, "layers") == 0 ||
+                       (!filled_in && text && initial && strcmp(text, initial) != 0);
     free(text);
     free(initial);
-    return telling;
+    return informative;
 }
 
 /*
@@ -141,7 +141,7 @@ static void describe_experiment(struct event *event, const struct config *config
             proto_text(&experiment, 1, key->name);
             proto_text(&experiment, 3, key->description);
             proto_integer(&experiment, 4, type_of(key));
-            if (known && is_telling(key, config, &defaults)) {
+            if (known && is_informative(key, config, &defaults)) {
                 proto_integer(&experiment, 7, 1); /* "differs": the page puts it first */
             }
             proto_end(&experiment, info);
@@ -712,7 +712,7 @@ bool summary_open(struct summary **opened, const struct summary_options *options
 
 /* --- when --- */
 
-void summary_retime(struct summary *summary, const struct config_output *output)
+void summary_reschedule(struct summary *summary, const struct config_output *output)
 {
     if (summary) {
         summary->steps = output->save_summaries_steps;

@@ -47,7 +47,7 @@ struct summary_options {
 bool summary_open(struct summary **summary, const struct summary_options *options, struct error *error);
 
 /* Changes the intervals; with both 0, nothing is due. */
-void summary_retime(struct summary *summary, const struct config_output *output);
+void summary_reschedule(struct summary *summary, const struct config_output *output);
 
 /* True if a summary is due: a multiple of save_summaries_steps lies in (before, step], or by the clock. */
 bool summary_is_due(const struct summary *summary, int64_t before, int64_t step, double now_s);

@@ -1,5 +1,5 @@
 /* A worker without data asks worker 0 about them, until it gets an answer, and accepts nothing that does not fit. */
-#include "worker/remote/data_shape.h"
+#include "worker/remote/remote_worker.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

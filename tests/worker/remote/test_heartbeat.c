@@ -600,18 +600,18 @@ static void a_silent_ps(void **state)
     assert_int_equal(look(0).last.state, STATE_TRAINING);
     pass(20);
     AWAIT(look(0).last.state == STATE_LOST);
-    assert_non_null(strstr(look(0).message, "has not heard from ps 1 (127.0.0.1:"));
+    assert_non_null(strstr(look(0).message, "has not reached ps 1 (127.0.0.1:"));
     static const char since[] = ") for ";
     const double silent_s = strtod(strstr(look(0).message, since) + strlen(since), NULL);
     assert_true(silent_s >= 52 && silent_s < 52 + 60);
     assert_int_equal(look(0).last.global_step, 4);
-    assert_int_equal(times(heard_so_far(), "has not been heard from for "), 1);
+    assert_int_equal(times(heard_so_far(), "is unreachable for "), 1);
     pass(40);
-    assert_int_equal(times(heard_so_far(), "has not been heard from"), 1);
-    assert_int_equal(times(heard_so_far(), "is heard from again"), 0);
+    assert_int_equal(times(heard_so_far(), "is unreachable"), 1);
+    assert_int_equal(times(heard_so_far(), "is reachable again"), 0);
     atomic_store(&servers[1].member.absent, false);
     AWAIT(look(0).last.state == STATE_TRAINING);
-    assert_int_equal(times(heard_so_far(), "is heard from again: this worker takes part again"), 1);
+    assert_int_equal(times(heard_so_far(), "is reachable again; resuming"), 1);
     end();
 }
 
@@ -629,15 +629,15 @@ static void two_silent_ps(void **state)
     AWAIT(look(0).answers >= 1 && look(1).answers >= 1);
     pass(60);
     AWAIT(look(0).last.state == STATE_LOST);
-    assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
+    assert_non_null(strstr(look(0).message, "has not reached ps 2 ("));
     atomic_store(&servers[1].member.absent, true);
     atomic_store(&servers[1].member.cut, true);
     pass(80);
-    assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
-    assert_int_equal(times(heard_so_far(), "has not been heard from"), 1);
+    assert_non_null(strstr(look(0).message, "has not reached ps 2 ("));
+    assert_int_equal(times(heard_so_far(), "is unreachable"), 1);
     atomic_store(&servers[2].member.absent, false);
-    AWAIT(strstr(look(0).message, "has not heard from ps 1 ("));
-    assert_int_equal(times(heard_so_far(), "is heard from again"), 0); /* there is another one still */
+    AWAIT(strstr(look(0).message, "has not reached ps 1 ("));
+    assert_int_equal(times(heard_so_far(), "is reachable again"), 0); /* there is another one still */
     end();
 }
 
@@ -658,7 +658,7 @@ static void a_ps_that_is_not_needed(void **state)
     assert_int_equal(look(0).last.state, STATE_TRAINING);
     heartbeat_set_vitals(bench.heartbeat, &(struct vitals){.state = STATE_STARTING, .global_step = 4, .loss = NAN});
     AWAIT(look(0).last.state == STATE_LOST);
-    assert_non_null(strstr(look(0).message, "has not heard from ps 2 ("));
+    assert_non_null(strstr(look(0).message, "has not reached ps 2 ("));
     end();
     begin_all(2, LONG_LEASE);
     heartbeat_wake(bench.heartbeat);

@@ -275,17 +275,17 @@ static void comparing(void **state)
     bool differs;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_tell(&bench.exchange, &pictures, &error), EXCHANGE_OK); /* pictures */
+    assert_int_equal(preprocessing_publish(&bench.exchange, &pictures, &error), EXCHANGE_OK); /* pictures */
     assert_int_equal(connections(), 0);
     survey_rows(rows, NULL, &schema);
     survey_rows(other_rows, NULL, &other);
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
     assert_null(ps.heard); /* only a digest, and there is nothing to compare with yet */
-    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_publish(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, schema.text);
     ps.known = schema.text;
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
-    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_publish(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     ps.known = other.text;
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_FAILED);
     assert_true(differs);
@@ -297,7 +297,7 @@ static void comparing(void **state)
     assert_non_null(strstr(error.text, "column number"));
     bench.config.data.data_sharding = SHARDING_SHUFFLED; /* nobody else may define it for this one */
     for (int is_chief = 0; is_chief < 2; is_chief++) {
-        assert_int_equal(is_chief ? preprocessing_tell(&bench.exchange, &dataset, &error)
+        assert_int_equal(is_chief ? preprocessing_publish(&bench.exchange, &dataset, &error)
                                   : preprocessing_agree(&bench.exchange, &dataset, &differs, &error),
                          EXCHANGE_FAILED);
         assert_non_null(strstr(error.text, "of this worker (here) differs"));
@@ -338,13 +338,13 @@ static void half_an_answer(void **state)
     begin("0", 2, rows);
     survey_rows(rows, &ps.figures[1], &schema);
     ps.fails = HALF_ANSWER;
-    assert_int_equal(preprocessing_ask_figures(&bench.exchange, 1, &text, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_fetch_stats(&bench.exchange, 1, &text, &error), EXCHANGE_OK);
     assert_string_equal(text, ps.figures[1]);
     free(text);
     assert_int_equal(connections(), 2);
     ps.known = schema.text;
     ps.fails = HALF_ANSWER;
-    assert_int_equal(preprocessing_ask(&bench.exchange, &text, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_fetch(&bench.exchange, &text, &error), EXCHANGE_OK);
     assert_string_equal(text, schema.text);
     free(text);
     assert_int_equal(connections(), 3);
@@ -389,7 +389,7 @@ static void classes(void **state)
     bool differs = true;
     (void)state;
     begin("1", 2, rows);
-    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_publish(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, names);
     ps.known = names;
     assert_int_equal(preprocessing_agree(&bench.exchange, &dataset, &differs, &error), EXCHANGE_OK);
@@ -409,10 +409,10 @@ static enum exchange_result ask(int what, struct schema *schema, char **text, st
     const struct dataset dataset = {.schema = schema};
     static char own[] = "figures";
     *text = NULL;
-    return what == 0   ? preprocessing_tell(&bench.exchange, &dataset, error)
-           : what == 1 ? preprocessing_ask(&bench.exchange, text, error)
-           : what == 2 ? preprocessing_tell_figures(&bench.exchange, own, error)
-                       : preprocessing_ask_figures(&bench.exchange, 2, text, error);
+    return what == 0   ? preprocessing_publish(&bench.exchange, &dataset, error)
+           : what == 1 ? preprocessing_fetch(&bench.exchange, text, error)
+           : what == 2 ? preprocessing_send_stats(&bench.exchange, own, error)
+                       : preprocessing_fetch_stats(&bench.exchange, 2, text, error);
 }
 
 /*
@@ -464,18 +464,18 @@ static void too_much(void **state)
     begin("1", 2, rows);
     memset(schema.text, 'x', most + 1);
     schema.text[most + 1] = '\0';
-    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_publish(&bench.exchange, &dataset, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "raise data.category_min"));
     const struct dataset pictures = {.class_names = schema.text};
-    assert_int_equal(preprocessing_tell(&bench.exchange, &pictures, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_publish(&bench.exchange, &pictures, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "shorten the folders' names"));
-    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), EXCHANGE_FAILED);
+    assert_int_equal(preprocessing_send_stats(&bench.exchange, schema.text, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "exclude those with the most categories"));
     assert_int_equal(connections(), 0);
     schema.text[most] = '\0'; /* just fits */
-    assert_int_equal(preprocessing_tell(&bench.exchange, &dataset, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_publish(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_int_equal(strlen(ps.heard), most);
-    assert_int_equal(preprocessing_tell_figures(&bench.exchange, schema.text, &error), EXCHANGE_OK);
+    assert_int_equal(preprocessing_send_stats(&bench.exchange, schema.text, &error), EXCHANGE_OK);
     assert_int_equal(strlen(ps.figures[1]), most);
     free(schema.text);
     end();
@@ -560,7 +560,7 @@ static void a_worker_that_leaves(void **state)
     assert_non_null(strstr(error.text, "train.csv"));
     assert_int_equal(ps.told[1], 0);
     per_pause_s = 1;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_FAILED);
+    assert_int_equal(own_rows_resend(&bench.exchange, &bench.config, &error), EXCHANGE_FAILED);
     assert_non_null(strstr(error.text, "train.csv"));
     end();
 }
@@ -666,20 +666,20 @@ static void a_ps_that_lost_what_it_was_told(void **state)
     survey_rows(rows, NULL, &first);
     per_pause_s = 0.25;
     ps.known = first.text;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
+    assert_int_equal(own_rows_resend(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
     assert_int_equal(pauses, 0);
     assert_int_equal(ps.told[1], 0);
     ps.known = NULL;
     bench.exchange.parts[0].incarnation = 12345; /* it is another process than it was */
     stop_clock();
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
+    assert_int_equal(own_rows_resend(&bench.exchange, &bench.config, &error), EXCHANGE_OK);
     assert_int_equal(pauses, 20); /* a third of the lease */
     assert_int_equal(ps.told[1], 1);
     assert_non_null(strstr(heard_so_far(), "sending the statistics of the rows here to ps 0 again"));
     ps.fails = ERROR_NOT_ALLOWED;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_FAILED);
+    assert_int_equal(own_rows_resend(&bench.exchange, &bench.config, &error), EXCHANGE_FAILED);
     leaves_after = 1;
-    assert_int_equal(own_rows_tell_again(&bench.exchange, &bench.config, &error), EXCHANGE_STOPPED);
+    assert_int_equal(own_rows_resend(&bench.exchange, &bench.config, &error), EXCHANGE_STOPPED);
     assert_int_equal(ps.told[1], 1);
     schema_free(&first);
     end();

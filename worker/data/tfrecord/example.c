@@ -232,7 +232,7 @@ static int32_t raw_label(const struct proto_field *raw, enum label_dtype dtype)
 }
 
 /* All types that fit must agree; but a single number is preferred to a list of smaller ones. */
-static bool guess_raw_label(const struct proto_field *raw, const char *name, int32_t *label, struct error *error)
+static bool find_raw_label(const struct proto_field *raw, const char *name, int32_t *label, struct error *error)
 {
     *label = -1;
     for (int single = 1; single >= 0 && *label < 0; single--) {
@@ -241,7 +241,7 @@ static bool guess_raw_label(const struct proto_field *raw, const char *name, int
             const int32_t found = is_single == (single == 1) ? raw_label(raw, (enum label_dtype)dtype) : -1;
             if (found >= 0 && *label >= 0 && found != *label) {
                 return error_set(error,
-                                 "the %zu raw bytes of its label \"%s\" may be label %d or %d; say what they are by "
+                                 "the %zu raw bytes of its label \"%s\" may be label %d or %d; set it by "
                                  "--label_dtype",
                                  raw->size, name, *label, found);
             }
@@ -261,7 +261,7 @@ static bool read_raw_label(const struct feature *feature, const struct example_n
         return error_set(error, "its label \"%s\" is empty", names->label);
     }
     if (names->dtype == LABEL_AUTO) {
-        return guess_raw_label(&raw, names->label, label, error);
+        return find_raw_label(&raw, names->label, label, error);
     }
     *label = raw_label(&raw, names->dtype);
     return *label >= 0 ||

@@ -71,7 +71,7 @@ static bool open_file(struct source_reader *reader, int file, struct error *erro
     return true;
 }
 
-static bool say_changed(const struct source_reader *reader, const struct stream_block *block, struct error *error)
+static bool set_changed(const struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     const struct tfrecord_source *source = of(reader);
     return error_set(error,
@@ -89,7 +89,7 @@ static bool go_to(struct source_reader *reader, const struct stream_block *block
         return false;
     }
     if (tfrecord_is_packed(*file) != of(reader)->packed[block->file]) {
-        return say_changed(reader, block, error);
+        return set_changed(reader, block, error);
     }
     return tfrecord_go_to(*file, block->offset, error);
 }
@@ -108,13 +108,13 @@ static bool next_example(struct source_reader *reader, const struct stream_block
             if (example_decode(&reader->example, record, size, &names, error) &&
                 example->image.height == source->source.like.height &&
                 example->image.width == source->source.like.width) {
-                return example->label < source->source.like.classes || say_changed(reader, block, error);
+                return example->label < source->source.like.classes || set_changed(reader, block, error);
             }
             break;
         case TFRECORD_DAMAGED:
             break;
         case TFRECORD_END:
-            return say_changed(reader, block, error);
+            return set_changed(reader, block, error);
         case TFRECORD_FAILED:
             return false;
         }
@@ -318,7 +318,7 @@ static bool pass_over_record(struct reading *reading, const struct tfrecord_read
 }
 
 /* Progress, for large sets. */
-static void tell(struct reading *reading)
+static void log_progress(struct reading *reading)
 {
     double now_s = clock_monotonic_s();
     if (now_s - reading->logged_s >= LOG_EVERY_S) {
@@ -341,7 +341,7 @@ static bool keep(struct reading *reading, int file, struct error *error)
     }
     int64_t number = reading->count++;
     if (number % LOG_AT == 0) {
-        tell(reading);
+        log_progress(reading);
     }
     reading->classes = reading->example.label >= reading->classes ? reading->example.label + 1 : reading->classes;
     uint64_t offset = tfrecord_offset(reading->readers[file]);

@@ -167,7 +167,7 @@ static bool find_header(struct tfrecord_reader *reader, struct error *error)
     } while (true);
 }
 
-static enum tfrecord_status say_damaged(const struct tfrecord_reader *reader, const char *what, struct error *error)
+static enum tfrecord_status set_damaged(const struct tfrecord_reader *reader, const char *what, struct error *error)
 {
     error_set(error, "%s: the record at byte %" PRIu64 " is damaged: %s", stream_name(reader->stream),
               reader->record_offset, what);
@@ -180,13 +180,13 @@ static enum tfrecord_status damaged_header(struct tfrecord_reader *reader, struc
     if (!find_header(reader, error)) {
         return TFRECORD_FAILED;
     }
-    return say_damaged(reader, "wrong CRC of its length", error);
+    return set_damaged(reader, "wrong CRC of its length", error);
 }
 
 static enum tfrecord_status cut_off(struct tfrecord_reader *reader, struct error *error)
 {
     skip(reader, reader->end - reader->begin);
-    return say_damaged(reader, "the file ends within it", error);
+    return set_damaged(reader, "the file ends within it", error);
 }
 
 enum tfrecord_status tfrecord_next(struct tfrecord_reader *reader, const uint8_t **record, size_t *size,
@@ -214,7 +214,7 @@ enum tfrecord_status tfrecord_next(struct tfrecord_reader *reader, const uint8_t
     const uint8_t *content = reader->buffer + reader->begin + TFRECORD_HEADER;
     skip(reader, frame);
     if (!tfrecord_is_whole(content, (size_t)length, content + length)) {
-        return say_damaged(reader, "wrong CRC", error);
+        return set_damaged(reader, "wrong CRC", error);
     }
     *record = content;
     *size = (size_t)length;

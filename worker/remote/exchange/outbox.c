@@ -367,7 +367,9 @@ void outbox_pack(struct outbox *outbox, const struct span *spans, int span_count
     }
 }
 
-/* A gradient that is not finite is refused, and would leave in the residual what spoils every later one. */
+/*
+ * A gradient that is not finite is refused, and would leave in the residual what would make every later one not finite.
+ */
 static void swap_residual(struct outbox *outbox)
 {
     struct outbox_residual *residual = outbox->residual;
@@ -383,7 +385,7 @@ void outbox_packed(struct outbox *outbox)
     swap_residual(outbox);
 }
 
-void outbox_take_back(struct outbox *outbox)
+void outbox_restore_residual(struct outbox *outbox)
 {
     if (outbox->piece_count > 0) {
         swap_residual(outbox);

@@ -96,7 +96,7 @@ void outbox_packed(struct outbox *outbox);
  * The gradient packed last did not count: takes the residual back to what it was before. Call it before the next
  * outbox_begin.
  */
-void outbox_take_back(struct outbox *outbox);
+void outbox_restore_residual(struct outbox *outbox);
 
 /* Runs of floats to send, in ascending order, within spans. */
 struct outbox_cursor {

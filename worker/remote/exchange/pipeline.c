@@ -1,5 +1,5 @@
 /*
- * Overlaps computation and communication: a courier thread exchanges one gradient while the engine computes the next;
+ * Overlaps computation and communication: an exchange thread exchanges one gradient while the engine computes the next;
  * the engine gets new parameters between two steps, never during one.
  */
 #include "worker/remote/exchange/pipeline.h"
@@ -22,9 +22,9 @@ struct pipeline {
     struct engine *engine;
     int depth;
     struct errand *errands; /* [depth + 1], used in turn */
-    float *mirror;          /* the courier's while a push is in flight */
+    float *mirror;          /* the exchange thread's while a push is in flight */
 
-    pthread_t courier;
+    pthread_t thread;
     bool started;
     pthread_mutex_t lock;
     pthread_cond_t handed_over, finished;
@@ -43,7 +43,7 @@ static size_t vector_bytes(const struct pipeline *pipeline)
     return pipeline->exchange->model->float_count * sizeof(float);
 }
 
-/* --- The courier --- */
+/* --- The exchange thread --- */
 
 static void take_answer(struct pipeline *pipeline, const struct push_answer *answer)
 {
@@ -143,7 +143,7 @@ enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answe
 {
     pthread_mutex_lock(&pipeline->lock);
     enum exchange_result end = collect(pipeline, 0, answer, answers, error);
-    /* After a failure nothing is in flight: the courier waits, and errands that it has not begun are dropped. */
+    /* After a failure nothing is in flight: the thread waits, and pushes that it has not begun are dropped. */
     pipeline->done = pipeline->handed;
     pipeline->end = EXCHANGE_OK;
     pthread_mutex_unlock(&pipeline->lock);
@@ -199,7 +199,7 @@ bool pipeline_create(struct pipeline **out, struct push_pull *exchange, struct e
         return false;
     }
     exchange->mirror = pipeline->mirror;
-    pipeline->started = pthread_create(&pipeline->courier, NULL, carry, pipeline) == 0;
+    pipeline->started = pthread_create(&pipeline->thread, NULL, carry, pipeline) == 0;
     return pipeline->started || error_set(error, "can't start a thread for pushes");
 }
 
@@ -213,7 +213,7 @@ void pipeline_destroy(struct pipeline *pipeline)
         pipeline->stopping = true;
         pthread_cond_signal(&pipeline->handed_over);
         pthread_mutex_unlock(&pipeline->lock);
-        pthread_join(pipeline->courier, NULL);
+        pthread_join(pipeline->thread, NULL);
     }
     pipeline->exchange->mirror = NULL;
     for (int i = pipeline->depth; pipeline->errands && i >= 0; i--) {

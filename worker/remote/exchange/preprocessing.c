@@ -1,4 +1,4 @@
-/* Digests are compared; the chief's text is sent only if they differ, to say in which column. */
+/* Digests are compared; the chief's text is sent only if they differ, so that the error names the column. */
 #include "worker/remote/exchange/preprocessing.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "worker/data/table/schema.h"
-#include "worker/remote/exchange/internal.h"
+#include "worker/remote/exchange/push_pull.h"
 
 enum { DIGEST_BYTES = (PREPROCESSING_DIGEST - 1) / 2 };
 
@@ -40,8 +40,8 @@ static char *text_of(const struct dataset *dataset)
 }
 
 /* Describes the difference in the error; rows: and what it means for a table's rows. */
-static enum exchange_result say_difference(const char *text, const struct dataset *here, const char *rows,
-                                           struct error *error)
+static enum exchange_result describe_difference(const char *text, const struct dataset *here, const char *rows,
+                                                struct error *error)
 {
     struct schema there;
     if (!here->schema) {
@@ -61,19 +61,21 @@ static enum exchange_result say_difference(const char *text, const struct datase
     return EXCHANGE_FAILED;
 }
 
-/*
- * Sends a message, with a text unless that is NULL, and reads the answer's message. False: the connection broke;
- * otherwise *end is EXCHANGE_OK if the answer is of type `wanted`.
- */
+/* Sends a message, with a text unless that is NULL, and reads the answer's message. */
 static bool call(struct shard_part *part, enum message_type type, const void *message, char *text,
-                 enum message_type wanted, enum exchange_result *end, struct error *error)
+                 enum message_type wanted, uint16_t *code, struct error *error)
 {
     struct iovec bulk = {text, text ? strlen(text) : 0};
     struct outgoing frame = {.type = type, .message = message, .bulk = &bulk, .bulk_parts = text ? 1 : 0};
+    return link_call(&part->link, &frame, wanted, code, error);
+}
+
+/* A request to ps 0, whatever it refuses fails for good. */
+static enum exchange_result make_request(struct push_pull *exchange, shard_request *request, void *context,
+                                         struct error *error)
+{
     uint16_t code;
-    const bool done = link_call(&part->link, &frame, wanted, &code, error);
-    *end = code != 0 ? EXCHANGE_FAILED : EXCHANGE_OK;
-    return done || code != 0;
+    return shard_call(exchange, &exchange->parts[0], request, context, &code, error);
 }
 
 void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST])
@@ -83,20 +85,24 @@ void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST])
     sodium_bin2hex(digest, PREPROCESSING_DIGEST, hash, sizeof hash);
 }
 
-/* One attempt. False if the connection broke; otherwise *end is the result. */
-static bool compare(struct push_pull *exchange, const struct dataset *dataset, bool is_chief, bool *differs,
-                    enum exchange_result *end, struct error *error)
+struct dataset_comparison {
+    const struct dataset *dataset;
+    bool is_chief, follows; /* follows: its rows are encoded by the chief's preprocessing */
+    bool differs;
+    struct error difference;
+};
+
+static bool compare(struct shard_part *part, void *context, uint16_t *code, struct error *error)
 {
-    char *here = text_of(dataset);
-    struct shard_part *part = &exchange->parts[0];
+    struct dataset_comparison *comparison = context;
     struct channel *channel = &part->link.channel;
-    const bool follows = !is_chief && exchange->config->data.data_sharding == SHARDING_OWN;
+    char *here = text_of(comparison->dataset);
     char digest[PREPROCESSING_DIGEST];
     const struct message_describe describe = {.digest = digest};
     preprocessing_digest(here, digest);
-    if (!call(part, MESSAGE_describe, &describe, is_chief ? here : NULL, MESSAGE_description, end, error) ||
-        *end != EXCHANGE_OK) {
-        return *end == EXCHANGE_FAILED;
+    if (!call(part, MESSAGE_describe, &describe, comparison->is_chief ? here : NULL, MESSAGE_description, code,
+              error)) {
+        return false;
     }
     const char *known = channel->message.description.digest;
     if (known[0] == '\0' || strcmp(known, digest) == 0) {
@@ -106,12 +112,13 @@ static bool compare(struct push_pull *exchange, const struct dataset *dataset, b
     if (!text) {
         return false;
     }
-    *end = say_difference(text, dataset,
-                          follows ? "the preprocessing of worker 0 (there) differs from that of the rows here"
-                                  : "the preprocessing of worker 0 (there) and of this worker (here) differs, as their "
-                                    "files do; give all workers the same files",
-                          error);
-    *differs = dataset->schema;
+    comparison->differs = true;
+    describe_difference(text, comparison->dataset,
+                        comparison->follows
+                            ? "the preprocessing of worker 0 (there) differs from that of the rows here"
+                            : "the preprocessing of worker 0 (there) and of this worker (here) differs, as "
+                              "their files do; give all workers the same files",
+                        &comparison->difference);
     free(text);
     return true;
 }
@@ -119,7 +126,6 @@ static bool compare(struct push_pull *exchange, const struct dataset *dataset, b
 static enum exchange_result agree(struct push_pull *exchange, const struct dataset *dataset, bool is_chief,
                                   bool *differs, struct error *error)
 {
-    struct shard_part *part = &exchange->parts[0];
     const char *text = text_of(dataset);
     *differs = false;
     if (!text) {
@@ -132,16 +138,21 @@ static enum exchange_result agree(struct push_pull *exchange, const struct datas
                   dataset->schema ? "raise data.category_min" : "shorten the folders' names");
         return EXCHANGE_FAILED;
     }
-    for (;;) {
-        enum exchange_result end = push_pull_open_link(exchange, part, error);
-        if (end != EXCHANGE_OK || compare(exchange, dataset, is_chief, differs, &end, error)) {
-            return end;
-        }
-        link_lost(&part->link, error->text);
+    struct dataset_comparison comparison = {.dataset = dataset,
+                                            .is_chief = is_chief,
+                                            .follows =
+                                                !is_chief && exchange->config->data.data_sharding == SHARDING_OWN};
+    const enum exchange_result end = make_request(exchange, compare, &comparison, error);
+    if (end == EXCHANGE_OK && comparison.differs) {
+        *error = comparison.difference;
+        *differs = dataset->schema;
+        return EXCHANGE_FAILED;
     }
+    return end;
 }
 
-enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
+enum exchange_result preprocessing_publish(struct push_pull *exchange, const struct dataset *dataset,
+                                           struct error *error)
 {
     bool differs;
     return agree(exchange, dataset, true, &differs, error);
@@ -153,43 +164,37 @@ enum exchange_result preprocessing_agree(struct push_pull *exchange, const struc
     return agree(exchange, dataset, false, differs, error);
 }
 
-/* One attempt; *text stays NULL if the chief has sent nothing yet. False: the connection broke. */
-static bool ask(struct shard_part *part, char **text, enum exchange_result *end, struct error *error)
+/* context: char **text, which stays NULL if the chief has sent nothing yet. */
+static bool ask(struct shard_part *part, void *context, uint16_t *code, struct error *error)
 {
+    char **text = context;
     struct channel *channel = &part->link.channel;
     const struct message_describe nothing = {.digest = ""};
-    if (!call(part, MESSAGE_describe, &nothing, NULL, MESSAGE_description, end, error)) {
+    if (!call(part, MESSAGE_describe, &nothing, NULL, MESSAGE_description, code, error)) {
         return false;
     }
-    if (*end == EXCHANGE_OK && channel->message.description.digest[0] != '\0') {
-        *text = read_text(channel, error);
-    }
-    return *end != EXCHANGE_OK || channel->message.description.digest[0] == '\0' || *text;
+    const bool has_text = channel->message.description.digest[0] != '\0';
+    *text = has_text ? read_text(channel, error) : NULL;
+    return *text || !has_text;
 }
 
-enum exchange_result preprocessing_ask(struct push_pull *exchange, char **text, struct error *error)
+enum exchange_result preprocessing_fetch(struct push_pull *exchange, char **text, struct error *error)
 {
-    struct shard_part *part = &exchange->parts[0];
     *text = NULL;
-    for (;;) {
-        enum exchange_result end = push_pull_open_link(exchange, part, error);
-        if (end != EXCHANGE_OK || ask(part, text, &end, error)) {
-            return end;
-        }
-        link_lost(&part->link, error->text);
-    }
+    return make_request(exchange, ask, text, error);
 }
 
 enum exchange_result preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
     const char *here = text_of(dataset);
     char *text = NULL;
-    enum exchange_result end = here ? preprocessing_ask(exchange, &text, error) : EXCHANGE_OK;
+    enum exchange_result end = here ? preprocessing_fetch(exchange, &text, error) : EXCHANGE_OK;
     if (end == EXCHANGE_OK && text && strcmp(text, here) != 0) {
-        end = say_difference(text, dataset,
-                             "the preprocessing of the running model (there) and of this worker's rows (here) differs; "
-                             "give worker 0 the files that the model began with, or end the job first",
-                             error);
+        end = describe_difference(
+            text, dataset,
+            "the preprocessing of the running model (there) and of this worker's rows (here) differs; "
+            "give worker 0 the files that the model began with, or end the job first",
+            error);
     }
     free(text);
     return end;
@@ -197,23 +202,27 @@ enum exchange_result preprocessing_check(struct push_pull *exchange, const struc
 
 /* --- Figures --- */
 
-/* A request and its answer; *text: the answer's bulk; NULL: none. False: the connection broke. */
-static bool exchange_figures(struct shard_part *part, int worker, char *own, char **text, enum exchange_result *end,
-                             struct error *error)
+struct stats_request {
+    int worker;
+    char *own;   /* to send; NULL: none */
+    char **text; /* the answer's; NULL: none */
+};
+
+static bool exchange_stats(struct shard_part *part, void *context, uint16_t *code, struct error *error)
 {
+    const struct stats_request *request = context;
     struct channel *channel = &part->link.channel;
-    const struct message_figures message = {.worker = worker};
-    if (!call(part, MESSAGE_figures, &message, own, MESSAGE_figures, end, error) || *end != EXCHANGE_OK) {
-        return *end == EXCHANGE_FAILED;
+    const struct message_figures message = {.worker = request->worker};
+    if (!call(part, MESSAGE_figures, &message, request->own, MESSAGE_figures, code, error)) {
+        return false;
     }
     const bool has_text = channel->bulk_left > 0;
-    *text = has_text ? read_text(channel, error) : NULL;
-    return *text || !has_text;
+    *request->text = has_text ? read_text(channel, error) : NULL;
+    return *request->text || !has_text;
 }
 
 static enum exchange_result figures(struct push_pull *exchange, int worker, char *own, char **text, struct error *error)
 {
-    struct shard_part *part = &exchange->parts[0];
     *text = NULL;
     if (own && strlen(own) > message_max_bulk(MESSAGE_figures)) {
         error_set(error,
@@ -222,16 +231,11 @@ static enum exchange_result figures(struct push_pull *exchange, int worker, char
                   strlen(own), message_max_bulk(MESSAGE_figures));
         return EXCHANGE_FAILED;
     }
-    for (;;) {
-        enum exchange_result end = push_pull_open_link(exchange, part, error);
-        if (end != EXCHANGE_OK || exchange_figures(part, worker, own, text, &end, error)) {
-            return end;
-        }
-        link_lost(&part->link, error->text);
-    }
+    struct stats_request request = {worker, own, text};
+    return make_request(exchange, exchange_stats, &request, error);
 }
 
-enum exchange_result preprocessing_tell_figures(struct push_pull *exchange, char *text, struct error *error)
+enum exchange_result preprocessing_send_stats(struct push_pull *exchange, char *text, struct error *error)
 {
     char *nothing;
     const enum exchange_result end = figures(exchange, exchange->config->cluster.task_index, text, &nothing, error);
@@ -239,7 +243,7 @@ enum exchange_result preprocessing_tell_figures(struct push_pull *exchange, char
     return end;
 }
 
-enum exchange_result preprocessing_ask_figures(struct push_pull *exchange, int worker, char **text, struct error *error)
+enum exchange_result preprocessing_fetch_stats(struct push_pull *exchange, int worker, char **text, struct error *error)
 {
     return figures(exchange, worker, NULL, text, error);
 }

@@ -20,7 +20,8 @@ void preprocessing_digest(const char *text, char digest[PREPROCESSING_DIGEST]);
  * 0. For images with numbers as labels there is nothing to send. Also EXCHANGE_FAILED if ps 0 has something else
  * already.
  */
-enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error);
+enum exchange_result preprocessing_publish(struct push_pull *exchange, const struct dataset *dataset,
+                                           struct error *error);
 
 /*
  * As another worker: compares with what the chief sent, if it has. EXCHANGE_FAILED: the chief's classes differ, or
@@ -33,7 +34,7 @@ enum exchange_result preprocessing_agree(struct push_pull *exchange, const struc
  * For a worker with its own data: the preprocessing that the chief sent, in *text, which the caller frees; NULL:
  * nothing yet. For the chief: what it, or its predecessor, sent in this job. Waits for ps 0.
  */
-enum exchange_result preprocessing_ask(struct push_pull *exchange, char **text, struct error *error);
+enum exchange_result preprocessing_fetch(struct push_pull *exchange, char **text, struct error *error);
 
 /*
  * For a chief that takes over a running model: do its rows or classes match those sent to ps 0 at the start?
@@ -47,8 +48,8 @@ enum exchange_result preprocessing_check(struct push_pull *exchange, const struc
  * ps 0; with the second the chief fetches another worker's: *text is NULL if it has none, otherwise the caller frees
  * it.
  */
-enum exchange_result preprocessing_tell_figures(struct push_pull *exchange, char *text, struct error *error);
-enum exchange_result preprocessing_ask_figures(struct push_pull *exchange, int worker, char **text,
+enum exchange_result preprocessing_send_stats(struct push_pull *exchange, char *text, struct error *error);
+enum exchange_result preprocessing_fetch_stats(struct push_pull *exchange, int worker, char **text,
                                                struct error *error);
 
 #endif

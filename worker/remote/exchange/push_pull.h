@@ -5,7 +5,7 @@
  * A push whose answer is lost is sent again on a new connection, with the same sequence number: it counts once. If a
  * shard was restored or restarted, the caller must join again.
  *
- * Used by one thread. Waits end when the process is told to stop or given_up returns true, and are logged.
+ * Used by one thread. Waits end when the process is stopped or given_up returns true, and are logged.
  */
 #ifndef WORKER_REMOTE_EXCHANGE_PUSH_PULL_H
 #define WORKER_REMOTE_EXCHANGE_PUSH_PULL_H
@@ -16,8 +16,8 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/store/placement.h"
 #include "ps/identity.h"
+#include "ps/store/placement.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/shard_link.h"
@@ -91,7 +91,7 @@ void push_pull_destroy(struct push_pull *exchange); /* fine on zeros */
 enum exchange_result {
     EXCHANGE_OK,
     EXCHANGE_REJOIN,  /* the training state has changed: join again */
-    EXCHANGE_STOPPED, /* the process was told to stop, or the caller gave up */
+    EXCHANGE_STOPPED, /* the process is being stopped, or the caller gave up */
     EXCHANGE_FAILED,  /* for good, the error says why: a ps refused, memory ran out, or the engine failed */
 };
 
@@ -142,8 +142,28 @@ void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox);
 enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct outbox *outbox,
                                         const struct push_note *note, struct push_answer *answer, struct error *error);
 
-/* Reads the rest of this ps's frame, `ranges` of `dtype`, into a vector of the engine. The ranges must be its own. */
-bool push_pull_land(struct push_pull *exchange, struct shard_part *part, enum store_vector vector, enum dtype dtype,
-                    const struct ranges *ranges, struct error *error);
+/* --- For other requests to the shards --- */
+
+/* Was the process told to stop, or does the caller give up? */
+bool push_pull_must_stop(const struct push_pull *exchange);
+
+/*
+ * One attempt at a request, on the open link of `part`. False: *code is the ps's refusal, or 0 if the connection broke.
+ */
+typedef bool shard_request(struct shard_part *part, void *context, uint16_t *code, struct error *error);
+
+/*
+ * Repeats a request until it is answered, over as many connections as that takes; so it must be one that a ps may get
+ * twice. EXCHANGE_FAILED with *code: the ps refused. EXCHANGE_REJOIN: the ps is not the process that our parameters are
+ * from.
+ */
+enum exchange_result shard_call(struct push_pull *exchange, struct shard_part *part, shard_request *request,
+                                void *context, uint16_t *code, struct error *error);
+
+/* Decides what an error answered by a ps means. */
+enum exchange_result push_pull_by_code(uint16_t code);
+
+/* The ps that decides on synchronous steps: the first with parameters. */
+struct shard_part *push_pull_decider(const struct push_pull *exchange);
 
 #endif

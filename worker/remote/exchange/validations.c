@@ -6,89 +6,73 @@
 
 #include "base/clock.h"
 #include "base/profile.h"
-#include "worker/remote/exchange/internal.h"
+#include "worker/remote/exchange/push_pull.h"
 
 enum { ASK_MS = 500 /* how often to check for a signal */ };
 
-/* A request and its answer. False: the connection broke, or (*code) the ps refuses. */
-typedef bool (*requester)(struct shard_part *part, void *context, uint16_t *code, struct error *error);
-
-/* Retries until it is answered. */
-static enum exchange_result make_request(struct push_pull *exchange, requester request, void *context,
+/* To the ps that decides on steps. */
+static enum exchange_result make_request(struct push_pull *exchange, shard_request *request, void *context,
                                          struct error *error)
 {
-    struct shard_part *part = push_pull_decider(exchange);
-    for (;;) {
-        uint16_t code = 0;
-        const enum exchange_result end = push_pull_open_link(exchange, part, error);
-        if (end != EXCHANGE_OK) {
-            return end;
-        }
-        part->link.channel.generation = exchange->generation;
-        if (request(part, context, &code, error)) {
-            return EXCHANGE_OK;
-        }
-        if (code != 0) {
-            return push_pull_by_code(code);
-        }
-        link_lost(&part->link, error->text);
-    }
+    uint16_t code;
+    const enum exchange_result end = shard_call(exchange, push_pull_decider(exchange), request, context, &code, error);
+    return code != 0 ? push_pull_by_code(code) : end;
 }
 
 /* --- Reporting --- */
 
-struct tell_request {
+struct report_request {
     struct message_validated message;
     struct iovec bulk;
 };
 
-static bool tell(struct shard_part *part, void *context, uint16_t *code, struct error *error)
+static bool report_own(struct shard_part *part, void *context, uint16_t *code, struct error *error)
 {
-    const struct tell_request *told = context;
+    const struct report_request *report = context;
     struct outgoing frame = {.type = MESSAGE_validated,
-                             .message = &told->message,
-                             .bulk = &told->bulk,
-                             .bulk_parts = told->bulk.iov_len > 0 ? 1 : 0};
+                             .message = &report->message,
+                             .bulk = &report->bulk,
+                             .bulk_parts = report->bulk.iov_len > 0 ? 1 : 0};
     return link_call(&part->link, &frame, MESSAGE_done, code, error);
 }
 
-enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                      size_t size, struct error *error)
+enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                        size_t size, struct error *error)
 {
-    struct tell_request told = {.message = {.step = own->step,
-                                            .examples = (uint64_t)own->examples,
-                                            .score = (float)own->score,
-                                            .rises = own->rises},
-                                .bulk = {bytes, size}};
-    return make_request(exchange, tell, &told, error);
+    struct report_request report = {.message = {.step = own->step,
+                                                .examples = (uint64_t)own->examples,
+                                                .score = (float)own->score,
+                                                .rises = own->rises},
+                                    .bulk = {bytes, size}};
+    return make_request(exchange, report_own, &report, error);
 }
 
 /* --- Gathering --- */
 
 struct ask_request {
     struct message_validate message;
-    const struct validations_taker *taker;
+    const struct validations_receiver *receiver;
     int *missing;
 };
 
 static bool ask(struct shard_part *part, void *context, uint16_t *code, struct error *error)
 {
-    const struct ask_request *question = context;
-    const struct validations_taker *taker = question->taker;
+    const struct ask_request *asked = context;
+    const struct validations_receiver *receiver = asked->receiver;
     struct channel *channel = &part->link.channel;
     const uint64_t request = ++channel->next_request;
     const double until_s = clock_monotonic_s() + LINK_ANSWER_S;
-    if (!channel_send(channel, MESSAGE_validate, request, &question->message, until_s, error)) {
+    if (!channel_send(channel, MESSAGE_validate, request, &asked->message, until_s, error)) {
         return false;
     }
-    taker->begin(taker->context);
+    receiver->begin(receiver->context);
     for (;;) {
         if (!link_receive_answer(&part->link, MESSAGE_validate, request, MESSAGE_validation, code, error)) {
             return false;
         }
         const struct message_validation one = channel->message.validation;
         if (channel->frame.flags & FRAME_LAST) {
-            *question->missing = one.missing > INT32_MAX ? INT32_MAX : (int)one.missing;
+            *asked->missing = one.missing > INT32_MAX ? INT32_MAX : (int)one.missing;
             return true;
         }
         const size_t size = channel->bulk_left;
@@ -97,27 +81,28 @@ static bool ask(struct shard_part *part, void *context, uint16_t *code, struct e
             free(bytes);
             return false;
         }
-        taker->take(taker->context, one.worker, (int64_t)one.examples, (double)one.score, bytes, bytes ? size : 0);
+        receiver->take(receiver->context, one.worker, (int64_t)one.examples, (double)one.score, bytes,
+                       bytes ? size : 0);
         free(bytes);
     }
 }
 
 enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
-                                        const struct validations_taker *taker, int *missing, struct error *error)
+                                        const struct validations_receiver *receiver, int *missing, struct error *error)
 {
     PROFILE("wait for validations");
     const double until_s = clock_monotonic_s() + wait_s;
-    struct ask_request question = {.message = {.step = own->step,
-                                               .examples = (uint64_t)own->examples,
-                                               .score = (float)own->score,
-                                               .rises = own->rises},
-                                   .taker = taker,
-                                   .missing = missing};
+    struct ask_request asked = {.message = {.step = own->step,
+                                            .examples = (uint64_t)own->examples,
+                                            .score = (float)own->score,
+                                            .rises = own->rises},
+                                .receiver = receiver,
+                                .missing = missing};
     for (;;) {
         const bool is_last = clock_monotonic_s() >= until_s;
-        question.message.wait_ms = is_last ? 0 : ASK_MS;
+        asked.message.wait_ms = is_last ? 0 : ASK_MS;
         *missing = 0;
-        const enum exchange_result end = make_request(exchange, ask, &question, error);
+        const enum exchange_result end = make_request(exchange, ask, &asked, error);
         if (end != EXCHANGE_OK || *missing == 0 || is_last) {
             return end;
         }

@@ -17,11 +17,11 @@ struct own_validation {
 
 /* bytes: the results (worker/evaluation_part.h), at most VALIDATIONS_BYTES. */
 #define VALIDATIONS_BYTES (1 << 20)
-enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                      size_t size, struct error *error);
+enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                        size_t size, struct error *error);
 
 /* Receives other workers' results. */
-struct validations_taker {
+struct validations_receiver {
     void (*begin)(void *context); /* starts over, if a connection broke */
     /* size 0: the worker reported only its score, or memory ran out. */
     void (*take)(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size);
@@ -33,6 +33,6 @@ struct validations_taker {
  * model, at most wait_s; *missing: how many of them did not report.
  */
 enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
-                                        const struct validations_taker *taker, int *missing, struct error *error);
+                                        const struct validations_receiver *receiver, int *missing, struct error *error);
 
 #endif

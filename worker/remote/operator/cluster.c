@@ -41,7 +41,7 @@ enum {
 
 static const double LOOK_S = 0.2; /* between two status queries for the progress line */
 static const double STATUS_TIMEOUT_S = 0.5;
-static const double LEAVE_S = 20.0; /* for members to stop after they are told to */
+static const double LEAVE_S = 20.0; /* for members to stop after the signal */
 static const double END_S = 6.0;    /* for members to stop by themselves at the end of the job */
 
 /* One output stream of a member, cut into lines. */
@@ -73,7 +73,7 @@ struct cluster {
     struct progress progress;
     double looked_s;
     bool leaving;     /* the job is over */
-    double leaving_s; /* when to tell the remaining members to stop */
+    double leaving_s; /* when to stop the remaining members */
     bool workers_notified, ps_notified;
     int result;
 };
@@ -252,7 +252,7 @@ static bool start(struct cluster *cluster, struct process *process, struct error
     return false;
 }
 
-static void tell_all(struct cluster *cluster, enum member_role role, int number)
+static void signal_all(struct cluster *cluster, enum member_role role, int number)
 {
     for (int i = 0; i < cluster->count; i++) {
         if (cluster->processes[i].pid > 0 && cluster->processes[i].member.role == role) {
@@ -261,7 +261,7 @@ static void tell_all(struct cluster *cluster, enum member_role role, int number)
     }
 }
 
-/* The job is over: members that have not exited after that many seconds are told to stop. */
+/* The job is over: members that have not exited after that many seconds are stopped. */
 static void leave(struct cluster *cluster, int result, double timeout_s)
 {
     if (!cluster->leaving) {
@@ -290,17 +290,17 @@ static void escalate_shutdown(struct cluster *cluster)
     }
     if (!cluster->workers_notified) {
         cluster->workers_notified = true;
-        tell_all(cluster, MEMBER_WORKER, SIGTERM);
+        signal_all(cluster, MEMBER_WORKER, SIGTERM);
     }
     if (!cluster->ps_notified && (late_s >= LEAVE_S || !any_left(cluster, MEMBER_WORKER))) {
         cluster->ps_notified = true;
-        tell_all(cluster, MEMBER_PS, SIGTERM);
+        signal_all(cluster, MEMBER_PS, SIGTERM);
     }
     if (late_s >= LEAVE_S) {
-        tell_all(cluster, MEMBER_WORKER, SIGKILL);
+        signal_all(cluster, MEMBER_WORKER, SIGKILL);
     }
     if (late_s >= LEAVE_S + END_S) {
-        tell_all(cluster, MEMBER_PS, SIGKILL);
+        signal_all(cluster, MEMBER_PS, SIGKILL);
     }
 }
 
@@ -333,7 +333,7 @@ static void take_death(struct cluster *cluster, struct process *process, int sta
         log_error("%s (process %d) died: %s; the cluster stops", process->name, (int)pid, how);
         leave(cluster, is_chief && WIFEXITED(status) ? WEXITSTATUS(status) : COMMAND_FAILED, 0);
     } else {
-        log_warning("%s (process %d) died: %s; the others go on", process->name, (int)pid, how);
+        log_warning("%s (process %d) died: %s; the others continue", process->name, (int)pid, how);
     }
 }
 

@@ -1,16 +1,14 @@
-/*
- * trainer rollout: a new config for a training fleet. This command reads the candidate, shows what would change, signs
- * it and proposes it. From there ps 0 leads and this process only follows its reports, so it may end at any moment.
- */
+/* trainer rollout: proposes, watches and ends rollouts. */
+#include "worker/remote/operator/rollout.h"
+
 #include <inttypes.h>
 #include <limits.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <sodium.h>
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
@@ -20,11 +18,263 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
+#include "net/message.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/manifest.h"
-#include "worker/remote/operator/fleet_view.h"
 #include "worker/remote/operator/rollout_client.h"
-#include "worker/remote/operator/rollout_programs.h"
+
+/* --- Programs --- */
+
+/*
+ * An operator's choices about programs. Of a file only headers and markers are checked: its architecture, whether it is
+ * complete, and its protocol. It is never run here.
+ */
+
+static const double RATE_MB = 20, MOST_RATE_MB = 100000;
+
+enum { LEAST_SPEED = 50 }; /* percent */
+
+/*
+ * In every trainer, for the operator who rolls it out: found by searching for the text, at any place and in any
+ * architecture.
+ */
+static const struct {
+    char text[24];
+    uint16_t lowest, highest;
+} mark __attribute__((used)) = {"trainer speaks protocol", PROTOCOL_VERSION_MIN, PROTOCOL_VERSION_MAX};
+
+/* --- Reading --- */
+
+static bool find_protocol(const uint8_t *bytes, size_t size, uint32_t *lowest)
+{
+    const uint8_t *at = memmem(bytes, size, mark.text, sizeof mark.text);
+    if (!at || size - (size_t)(at - bytes) < sizeof mark) {
+        return false;
+    }
+    at += sizeof mark.text;
+    *lowest = (uint32_t)(at[0] | at[1] << 8);
+    return true;
+}
+
+static bool examine(struct rollout_programs *programs, const uint8_t *bytes, size_t size, struct error *error)
+{
+    struct manifest_programs *all = &programs->programs;
+    struct manifest_program program = {.size = size};
+    uint32_t protocol = 0;
+    if (!program_examine(bytes, size, program.architecture, error)) {
+        return false;
+    }
+    if (!find_protocol(bytes, size, &protocol)) {
+        return error_set(error, "is not a trainer, or is too old to be rolled out");
+    }
+    if (manifest_program_for(all, program.architecture)) {
+        return error_set(error, "is a second program for %s: give one for each architecture", program.architecture);
+    }
+    program_digest(bytes, size, program.digest);
+    all->protocol = protocol > all->protocol ? protocol : all->protocol;
+    all->items[all->count] = program;
+    return true;
+}
+
+static bool read_one(struct rollout_programs *programs, const char *path, struct error *error)
+{
+    struct manifest_programs *all = &programs->programs;
+    size_t size;
+    if (all->count == MANIFEST_MAX_PROGRAMS) {
+        return error_set(error, "%s: %d programs are the most that can be rolled out at once", path,
+                         MANIFEST_MAX_PROGRAMS);
+    }
+    uint8_t **bytes = &programs->bytes[all->count];
+    if (!file_read(path, PROGRAM_MAX_BYTES, bytes, &size, error)) {
+        *bytes = NULL;
+        return false;
+    }
+    if (!examine(programs, *bytes, size, error)) {
+        free(*bytes);
+        *bytes = NULL;
+        return error_wrap(error, "%s", path);
+    }
+    all->count++;
+    return true;
+}
+
+static bool read_files(struct rollout_programs *programs, const char *files, struct error *error)
+{
+    bool done = true;
+    for (const char *at = files; done && *at != '\0';) {
+        char path[PATH_MAX];
+        const size_t length = strcspn(at, ",");
+        done = length > 0 && length < sizeof path;
+        if (!done) {
+            return error_set(error, "--binary: expected the paths of programs, separated by commas");
+        }
+        memcpy(path, at, length);
+        path[length] = '\0';
+        done = read_one(programs, path, error);
+        at += length + (at[length] == ',');
+    }
+    return done && (programs->programs.count > 0 || error_set(error, "--binary: names no program"));
+}
+
+static bool read_rate(const char *text, uint32_t *rate_kib, struct error *error)
+{
+    char *end = NULL;
+    const double rate = text ? strtod(text, &end) : RATE_MB;
+    if (text && (end == text || *end != '\0' || !(rate > 0 && rate <= MOST_RATE_MB))) {
+        return error_set(error, "--rate_mb must be a number above 0, in MB per second");
+    }
+    *rate_kib = (uint32_t)(rate * 1e6 / 1024) + 1;
+    return true;
+}
+
+/* Each wave must be larger than the one before it, as far as that can be compared. */
+static bool read_waves(const char *text, struct rollout_waves *waves, struct error *error)
+{
+    static const char message[] = "--waves must be up to 8 numbers of workers, or shares of them, such as "
+                                  "1,10%,50%,100%";
+    for (const char *at = text; at && *at != '\0';) {
+        char *end;
+        const long number = strtol(at, &end, 10);
+        const bool percent = *end == '%';
+        const char *next = end + percent;
+        if (end == at || number < 1 || number > (percent ? 100 : 1000000) || waves->count == ROLLOUT_MAX_WAVES ||
+            (*next != ',' && *next != '\0')) {
+            return error_set(error, "%s", message);
+        }
+        waves->items[waves->count++] = (uint32_t)number | (percent ? ROLLOUT_PERCENT : 0);
+        at = next + (*next == ',');
+    }
+    return true;
+}
+
+/* A number of workers, or a percentage of them. */
+static bool read_budget(const char *text, uint32_t *budget, struct error *error)
+{
+    char *end = NULL;
+    const long number = text ? strtol(text, &end, 10) : 0;
+    const bool percent = text && *end == '%';
+    if (text && (end == text || end[percent] != '\0' || number < 1 || number > (percent ? 100 : 1000000))) {
+        return error_set(error,
+                         "--budget must be how many workers may be down at once, or a share of them, such as 5%%");
+    }
+    *budget = (uint32_t)number | (percent ? ROLLOUT_PERCENT : 0);
+    return true;
+}
+
+static bool read_least_speed(const char *text, uint32_t *percent, struct error *error)
+{
+    char *end = NULL;
+    const long number = text ? strtol(text, &end, 10) : LEAST_SPEED;
+    if (text && (end == text || strcmp(end, "%") != 0 || number < 0 || number > 100)) {
+        return error_set(error,
+                         "--least_speed must be a share such as 50%% of a worker's earlier speed; 0%%: no limit");
+    }
+    *percent = (uint32_t)number;
+    return true;
+}
+
+bool rollout_programs_read(struct rollout_programs *programs, const char *files, const struct rollout_flags *flags,
+                           struct error *error)
+{
+    *programs = (struct rollout_programs){.programs = {.count = 0}};
+    struct rollout_waves *waves = &programs->programs.waves;
+    if (!files) {
+        return (!flags->rate && !flags->waves && !flags->budget && !flags->least_speed) ||
+               error_set(error, "--rate_mb, --waves, --budget and --least_speed go with --binary");
+    }
+    return read_rate(flags->rate, &programs->programs.rate_kib, error) &&
+           read_waves(flags->waves ? flags->waves : "1,10%,50%,100%", waves, error) &&
+           read_budget(flags->budget, &waves->budget, error) &&
+           read_least_speed(flags->least_speed, &waves->least_speed, error) && read_files(programs, files, error);
+}
+
+void rollout_programs_free(struct rollout_programs *programs)
+{
+    for (int i = 0; i < MANIFEST_MAX_PROGRAMS; i++) {
+        free(programs->bytes[i]);
+    }
+    *programs = (struct rollout_programs){.programs = {.count = 0}};
+}
+
+void rollout_programs_follow(struct rollout_programs *programs, const struct manifest_programs *in_force)
+{
+    struct manifest_programs *all = &programs->programs;
+    if (all->count == 0) {
+        all->rate_kib = in_force->rate_kib;
+        all->waves = in_force->waves;
+    }
+    all->protocol = in_force->protocol > all->protocol ? in_force->protocol : all->protocol;
+    for (int i = 0; i < in_force->count; i++) {
+        const struct manifest_program *there = &in_force->items[i];
+        int same = 0;
+        while (same < all->count && strcmp(all->items[same].architecture, there->architecture) != 0) {
+            same++;
+        }
+        if (same == MANIFEST_MAX_PROGRAMS) {
+            continue;
+        }
+        if (same == all->count) {
+            all->items[all->count++] = *there;
+        }
+        memcpy(all->items[same].fallback, there->digest, sizeof there->digest);
+    }
+}
+
+void rollout_programs_show(const struct rollout_programs *programs)
+{
+    for (int i = 0; i < programs->programs.count; i++) {
+        const struct manifest_program *program = &programs->programs.items[i];
+        char before[PROGRAM_ID_HEX + 1];
+        snprintf(before, sizeof before, "%.16s", program->fallback);
+        if (programs->bytes[i]) {
+            log_info("program for %-16s %.18s -> %.16s  (%llu KiB)", program->architecture,
+                     program->fallback[0] == '\0' ? "each machine's own" : before, program->digest,
+                     (unsigned long long)(program->size >> 10));
+        }
+    }
+}
+
+/* --- Sending --- */
+
+/* Continues from what ps 0 has; after a restart that may be less than it said. */
+static bool bring(struct rollout_client *client, const struct manifest_program *program, const uint8_t *bytes,
+                  uint64_t there, struct error *error)
+{
+    while (there < program->size) {
+        const uint64_t left = program->size - there, before = there;
+        const size_t size = left < PROGRAM_CHUNK ? (size_t)left : PROGRAM_CHUNK;
+        if (!rollout_client_put(client, program->digest, there, bytes + there, size, &there, error)) {
+            return false;
+        }
+        if (there <= before || there > program->size) {
+            return error_set(error, "ps 0 has %llu bytes of the program after it was sent those up to %llu",
+                             (unsigned long long)there, (unsigned long long)(before + size));
+        }
+    }
+    return true;
+}
+
+bool rollout_programs_bring(const struct rollout_programs *programs, struct rollout_client *client,
+                            const uint8_t *manifest, size_t manifest_size, struct error *error)
+{
+    bool done = true;
+    for (int i = 0; i < programs->programs.count && done; i++) {
+        const struct manifest_program *program = &programs->programs.items[i];
+        uint64_t there;
+        if (programs->bytes[i]) {
+            done = rollout_client_offer(client, program->digest, manifest, manifest_size, &there, error) &&
+                   bring(client, program, programs->bytes[i], there, error);
+        }
+    }
+    return done;
+}
+
+/* --- The command --- */
+
+/*
+ * trainer rollout: a new config for a training fleet. This command reads the candidate, shows what would change, signs
+ * it and proposes it. From there ps 0 leads and this process only follows its reports, so it may end at any moment.
+ */
 
 enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
 
@@ -241,29 +491,29 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
 static int follow(struct rollout_client *client, uint64_t target, double arrive_s)
 {
     char logged[1024] = "";
-    double heard_s = clock_monotonic_s(), first_s = -1;
+    double answered_s = clock_monotonic_s(), first_s = -1;
     struct error error;
     signals_catch();
     while (signals_pending() == 0) {
         double now_s = clock_monotonic_s();
-        const struct message_rollout *news = rollout_client_ask(client, &error);
-        if (news) {
-            heard_s = now_s;
+        const struct message_rollout *answer = rollout_client_ask(client, &error);
+        if (answer) {
+            answered_s = now_s;
             first_s = first_s < 0 ? now_s : first_s;
-            if (strcmp(logged, news->message) != 0) {
-                snprintf(logged, sizeof logged, "%s", news->message);
+            if (strcmp(logged, answer->message) != 0) {
+                snprintf(logged, sizeof logged, "%s", answer->message);
                 log_info("%s", logged);
             }
-            if (news->target == target && news->state == ROLLOUT_IDLE) {
-                return news->outcome == OUTCOME_DONE ? COMMAND_DONE : COMMAND_FAILED;
+            if (answer->target == target && answer->state == ROLLOUT_IDLE) {
+                return answer->outcome == OUTCOME_DONE ? COMMAND_DONE : COMMAND_FAILED;
             }
-            if (news->target != target && news->state == ROLLOUT_IDLE && now_s - first_s >= arrive_s) {
+            if (answer->target != target && answer->state == ROLLOUT_IDLE && now_s - first_s >= arrive_s) {
                 log_error("ps 0 knows nothing of version %" PRIu64
                           ": it never received it, or restarted before announcing it; roll it out again",
                           target);
                 return COMMAND_FAILED;
             }
-        } else if (now_s - heard_s >= LOST_S) {
+        } else if (now_s - answered_s >= LOST_S) {
             log_error("no answer from ps 0 for %.0f s: %s; see `trainer rollout status`", LOST_S, error.text);
             return COMMAND_FAILED;
         }
@@ -487,13 +737,13 @@ static int revert(const struct command_call *call, struct rollout_client *client
 static int show_status(struct rollout_client *client)
 {
     struct error error;
-    const struct message_rollout *news = rollout_client_ask(client, &error);
-    if (!news) {
+    const struct message_rollout *answer = rollout_client_ask(client, &error);
+    if (!answer) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    log_info("%s", news->message);
-    for (const char *line = news->members; *line != '\0';) {
+    log_info("%s", answer->message);
+    for (const char *line = answer->members; *line != '\0';) {
         int length = (int)strcspn(line, "\n");
         log_info("%.*s", length, line);
         line += length + (line[length] == '\n');
@@ -503,15 +753,15 @@ static int show_status(struct rollout_client *client)
 
 /* Checks that the rollout that ps 0 shows was signed with this operator's key. */
 static bool name_rollout(const struct command_call *call, struct rollout_client *client,
-                         const struct message_rollout *news, struct manifest_abort *abort, struct error *error)
+                         const struct message_rollout *answer, struct manifest_abort *abort, struct error *error)
 {
     uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
     size_t size;
     struct manifest manifest;
-    if (news->state == ROLLOUT_IDLE) {
-        return error_set(error, "there is no rollout to %s: %s", abort->resumes ? "resume" : "abort", news->message);
+    if (answer->state == ROLLOUT_IDLE) {
+        return error_set(error, "there is no rollout to %s: %s", abort->resumes ? "resume" : "abort", answer->message);
     }
-    const uint64_t target = news->target;
+    const uint64_t target = answer->target;
     if (!read_public_key(call, key, error) || !rollout_client_manifest(client, &bytes, &size, error)) {
         return false;
     }
@@ -539,10 +789,10 @@ static int send_word(const struct command_call *call, struct rollout_client *cli
     uint8_t secret[OPERATOR_SECRET_KEY], bytes[MANIFEST_ABORT_BYTES];
     struct manifest_abort abort = {.resumes = resumes};
     struct error error;
-    const struct message_rollout *news = rollout_client_ask(client, &error);
+    const struct message_rollout *answer = rollout_client_ask(client, &error);
     key_path(call, path);
     bool done =
-        news && name_rollout(call, client, news, &abort, &error) && operator_key_read_secret(path, secret, &error);
+        answer && name_rollout(call, client, answer, &abort, &error) && operator_key_read_secret(path, secret, &error);
     if (done) {
         const size_t size = manifest_abort_encode(&abort, secret, bytes);
         sodium_memzero(secret, sizeof secret);
@@ -553,7 +803,7 @@ static int send_word(const struct command_call *call, struct rollout_client *cli
         return COMMAND_FAILED;
     }
     log_info("the rollout of version %" PRIu64 " %s; see `trainer rollout status`", abort.target,
-             resumes ? "goes on" : "is aborted");
+             resumes ? "is resumed" : "is aborted");
     return COMMAND_DONE;
 }
 
@@ -659,7 +909,7 @@ static int run_rollout(const struct command_call *call)
         return show_history(call->config);
     }
     if (call->config->cluster.ps_hosts.count == 0) {
-        return misuse("which cluster? Give its ps_hosts and worker_hosts, in config.json or as flags");
+        return misuse("no cluster given: set ps_hosts and worker_hosts in config.json, or as flags");
     }
     if (is_verb(what) && files) {
         return misuse("--binary goes with a config or alone");

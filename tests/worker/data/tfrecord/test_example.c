@@ -173,7 +173,7 @@ static void labels_of_raw_bytes(void **state)
     struct proto map = {0};
     put_bytes(&map, "image_raw", image, sizeof image);
     put_bytes(&map, "label", longs, sizeof longs);
-    refuses(&map, "the 24 raw bytes of its label \"label\" may be label 8 or 2; say what they are by --label_dtype");
+    refuses(&map, "the 24 raw bytes of its label \"label\" may be label 8 or 2; set it by --label_dtype");
 }
 
 static void labels_of_every_kind(void **state)
@@ -208,7 +208,7 @@ static void reasons(void **state)
     put_bytes(&map, "label", "no", 2);
     refuses(&map, "the 2 raw bytes of its label \"label\" are neither a number nor one-hot");
     put_bytes(&map, "label", "\0\0\0\0\1\0\0\0\0\0\0\0", 12);
-    refuses(&map, "the 12 raw bytes of its label \"label\" may be label 4 or 1; say what they are by --label_dtype");
+    refuses(&map, "the 12 raw bytes of its label \"label\" may be label 4 or 1; set it by --label_dtype");
     put_integers(&map, "label", &negative, 1);
     refuses(&map, "its label is -1; expected 0 to 65535");
     put_integers(&map, "label", &large, 1);

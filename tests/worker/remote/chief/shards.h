@@ -24,8 +24,8 @@
 #include "ps/shard.h"
 #include "tests/locks.h"
 #include "tests/worker/remote/story.h"
-#include "worker/remote/chief/transfer.h"
 #include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/transfer.h"
 
 enum { SHARDS = 2, MOST_ORDERS = 64, LAST_STEP = 95 };
 
@@ -102,7 +102,8 @@ enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *g
     return once(&shards.asked);
 }
 
-enum exchange_result preprocessing_tell(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
+enum exchange_result preprocessing_publish(struct push_pull *exchange, const struct dataset *dataset,
+                                           struct error *error)
 {
     (void)exchange, (void)error;
     tell("agree as chief%s\n", dataset->schema ? " on a schema" : "");

@@ -553,16 +553,16 @@ static void retimed(void **state)
     struct config_output output = bench.config.output;
     struct plan plan = bench.plan;
     plan.last_step = 20;
-    chief_retime(bench.chief, &output, &plan); /* the same steps */
+    chief_reschedule(bench.chief, &output, &plan); /* the same steps */
     assert_string_equal(told(), "");
     output.save_steps = 7;
     plan.last_step = 22;
-    chief_retime(bench.chief, &output, &plan);
+    chief_reschedule(bench.chief, &output, &plan);
     assert_string_equal(told(), "release 10\nrelease 20\nrelease 30\nnewest\norder 7\norder 14\norder 21\n");
     output.save_steps = 0;
     output.save_model_secs = 0.05;
     output.max_to_keep = 1;
-    chief_retime(bench.chief, &output, &plan);
+    chief_reschedule(bench.chief, &output, &plan);
     assert_string_equal(told(), "release 7\nrelease 14\nrelease 21\n");
     advance(bench.chief, 5);
     assert_true(await_told("saved 5 "));

@@ -2,7 +2,7 @@
  * The chief's requests to all ps, on the wire: their order and contents, and what each kind of failure means: again on
  * a new connection, again later, or never.
  */
-#include "worker/remote/chief/transfer.h"
+#include "worker/remote/transfer.h"
 
 #include <math.h>
 #include <setjmp.h>

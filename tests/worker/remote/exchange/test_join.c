@@ -302,10 +302,10 @@ static void answers_as_nobody_asked(void **state)
         enum dtype dtype;
         size_t bytes;
         const char *said;
-    } cases[] = {{plain, DTYPE_DIFFERENCES, 100, "sent differences that were not requested"},
+    } cases[] = {{plain, DTYPE_DIFFERENCES, 100, "sent parameters packed in a way that was not requested"},
                  {plain, DTYPE_INT8, 52, "sent parameters packed in a way that was not requested"},
-                 {halves, DTYPE_DIFFERENCES, 65537, "65537 bytes of differences, more than there can be"},
-                 {halves, DTYPE_DIFFERENCES, 65536, "bytes more of differences than of floats"}};
+                 {halves, DTYPE_DIFFERENCES, 65537, "65537 bytes of packed parameters, more than there can be"},
+                 {halves, DTYPE_DIFFERENCES, 65536, "bytes more than packed parameters take"}};
     struct error error;
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

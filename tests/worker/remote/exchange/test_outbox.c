@@ -305,7 +305,7 @@ static void packing_loses_nothing(void **state)
             }
             outbox_packed(outbox);
             if (step % 5 == 4) {
-                outbox_take_back(outbox);
+                outbox_restore_residual(outbox);
                 continue;
             }
             for (size_t i = 0; i < model.float_count; i++) {
@@ -360,7 +360,7 @@ static void not_finite_is_not_owed(void **state)
             assert_true(outbox.piece_count > 0);
             assert_int_equal(outbox_is_finite(&outbox), step != 1);
             if (step == 1 && is_taken_back) {
-                outbox_take_back(&outbox);
+                outbox_restore_residual(&outbox);
             }
             assert_int_equal(memcmp(before, outbox.residual->now, bytes) == 0, step == 1);
         }

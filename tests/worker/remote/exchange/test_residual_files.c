@@ -64,7 +64,7 @@ static int count(void)
     int all = 0;
     DIR *directory = opendir(folder);
     for (struct dirent *entry; (entry = readdir(directory));) {
-        all += strncmp(entry->d_name, "residual", 8) == 0;
+        all += strncmp(entry->d_name, "residual-", 9) == 0;
     }
     closedir(directory);
     return all;

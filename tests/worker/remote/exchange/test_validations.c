@@ -144,7 +144,7 @@ static enum exchange_result tell_of(int64_t step, struct error *error)
 {
     const struct own_validation own = {.step = step, .examples = 30, .score = 0.75, .rises = true};
     uint8_t bytes[] = {'o', 'w', 'n'};
-    return validations_tell(&bench.exchange, &own, bytes, step > 1 ? sizeof bytes : 0, error);
+    return validations_report(&bench.exchange, &own, bytes, step > 1 ? sizeof bytes : 0, error);
 }
 
 static void telling(void **state)
@@ -184,7 +184,7 @@ static void take_one(void *context, int worker, int64_t examples, double score, 
 
 static enum exchange_result gather(double wait_s, int *missing, struct error *error)
 {
-    const struct validations_taker taker = {take_none, take_one, NULL};
+    const struct validations_receiver taker = {take_none, take_one, NULL};
     const struct own_validation own = {.step = 7, .examples = 40, .score = 1, .rises = true};
     return validations_gather(&bench.exchange, &own, wait_s, &taker, missing, error);
 }

@@ -500,7 +500,7 @@ static void deaths(void **state)
     (void)state;
     assert_int_equal(run("worker dies", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
     assert_int_equal(times(text, "warning: worker 1 (process "), 1);
-    assert_int_equal(times(text, ") died: it ended with status 3; the others go on\n"), 1);
+    assert_int_equal(times(text, ") died: it ended with status 3; the others continue\n"), 1);
     const double begun_s = story_s();
     faster = 0.05;
     assert_int_equal(run("fail", NULL, NULL, NULL, 0, &text), 5);

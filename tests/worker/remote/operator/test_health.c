@@ -118,7 +118,7 @@ static void no_address(void **state)
     const int result = command_health.run(&call);
     const char *text = heard();
     assert_int_equal(result, COMMAND_MISUSED);
-    assert_int_equal(times(text, "health of what? Give the member's address"), 1);
+    assert_int_equal(times(text, "no member given: set its address"), 1);
     assert_int_equal(times(text, "\n"), 1);
     config_free(&config);
 }

@@ -305,7 +305,7 @@ static void misused(void **state)
     fleet.here.cluster.ps_hosts.count = 0;
     assert_int_equal(run("status", 0, NULL, &text), COMMAND_MISUSED);
     fleet.here.cluster.ps_hosts.count = count;
-    assert_non_null(strstr(text, "rollout: which cluster?"));
+    assert_non_null(strstr(text, "rollout: no cluster given"));
     end();
 }
 

@@ -305,7 +305,7 @@ static void a_rollout_that_is_resumed(void **state)
     show_manifest(3, fleet.job, 4, next);
     const uint64_t before_s = (uint64_t)time(NULL);
     assert_int_equal(run("resume", 0, NULL, &text), COMMAND_DONE);
-    assert_non_null(strstr(text, "the rollout of version 4 goes on; see `trainer rollout status`\n"));
+    assert_non_null(strstr(text, "the rollout of version 4 is resumed; see `trainer rollout status`\n"));
     assert_true(manifest_abort_decode(&word, ps.bytes, ps.size, fleet.public, &error));
     assert_true(word.resumes);
     assert_true(word.signed_s >= before_s && word.signed_s <= (uint64_t)time(NULL));

@@ -501,7 +501,7 @@ static void no_cluster(void **state)
     assert_true(config_load(&config, NULL, NULL, 0, &error));
     listen_in();
     assert_int_equal(command_status.run(&call), COMMAND_MISUSED);
-    assert_non_null(strstr(heard(), "which cluster?"));
+    assert_non_null(strstr(heard(), "no cluster given"));
     config_free(&config);
 }
 

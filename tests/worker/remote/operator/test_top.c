@@ -313,7 +313,7 @@ static void sources(void **state)
     (void)state;
     look = look_at_a_member;
     assert_int_equal(run(nothing, 1, &text), COMMAND_MISUSED);
-    assert_non_null(strstr(text, "top of what?"));
+    assert_non_null(strstr(text, "no run given"));
     assert_int_equal(looks, 0);
     assert_int_equal(run(member, 4, &text), COMMAND_DONE); /* even where there are ps */
     assert_int_equal(looks, 1);

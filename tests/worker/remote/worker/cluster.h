@@ -144,7 +144,7 @@ enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, str
     return once(&world.finished, error);
 }
 
-void chief_retime(struct chief *chief, const struct config_output *output, const struct plan *plan)
+void chief_reschedule(struct chief *chief, const struct config_output *output, const struct plan *plan)
 {
     (void)chief, (void)output;
     tell("retimed to %lld\n", (long long)plan->last_step);

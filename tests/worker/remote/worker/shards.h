@@ -76,8 +76,8 @@ static inline void begin_evaluation(struct evaluation *evaluation)
         evaluation, &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0}, &error));
 }
 
-enum exchange_result validations_tell(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
-                                      size_t size, struct error *error)
+enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                        size_t size, struct error *error)
 {
     struct evaluation all;
     (void)exchange;
@@ -91,7 +91,7 @@ enum exchange_result validations_tell(struct push_pull *exchange, const struct o
 
 /* Two others found what the chief found; what the first one says of it is damaged on its way, once. */
 enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
-                                        const struct validations_taker *taker, int *missing, struct error *error)
+                                        const struct validations_receiver *taker, int *missing, struct error *error)
 {
     (void)exchange;
     tell("asks for validations of step %lld for %g s\n", (long long)own->step, wait_s);
@@ -231,7 +231,7 @@ bool own_rows_agree(struct schema **schema, const struct config *config, const s
     return true;
 }
 
-enum exchange_result own_rows_tell_again(struct push_pull *exchange, const struct config *config, struct error *error)
+enum exchange_result own_rows_resend(struct push_pull *exchange, const struct config *config, struct error *error)
 {
     (void)exchange, (void)config;
     tell("tells its own rows again\n");

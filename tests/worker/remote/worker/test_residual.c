@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "tests/worker/remote/story.h"
-#include "worker/remote/worker/internal.h"
+#include "worker/remote/remote_worker.h"
 
 enum { COUNT = 20, MOST_FILES = 16 };
 
@@ -71,7 +71,7 @@ static void recall(int64_t step)
 {
     struct error error;
     worker.training.global_step = step;
-    assert_true(worker_recall_residual(&worker, &error));
+    assert_true(worker_load_residual(&worker, &error));
 }
 
 /* Within a generation a process still has it; at the start of another it is that of the step, or nothing. */
@@ -79,7 +79,7 @@ static void recalled(void **state)
 {
     (void)state;
     fill(100);
-    worker_keep_residual(&worker, 10);
+    worker_save_residual(&worker, 10);
     fill(200);
     recall(12); /* as after a restart */
     assert_filled(100);
@@ -106,16 +106,16 @@ static void not_kept(void **state)
     (void)state;
     worker.residual_files.folder = "";
     fill(100);
-    worker_keep_residual(&worker, 10);
+    worker_save_residual(&worker, 10);
     assert_int_equal(files(), 0);
     recall(10);
     assert_true(now[0] == 0 && now[COUNT - 1] == 0);
     worker.residual_files.folder = folder;
     worker.outbox.residual = NULL;
     worker.exchange.generation = 4;
-    worker_keep_residual(&worker, 10);
+    worker_save_residual(&worker, 10);
     assert_int_equal(files(), 0);
-    assert_true(worker_recall_residual(&worker, &error));
+    assert_true(worker_load_residual(&worker, &error));
     assert_int_equal(worker.residual_of, 3); /* there was none of that generation */
 }
 
@@ -125,7 +125,7 @@ static void warned(void **state)
     (void)state;
     worker.residual_files.folder = "/dev/null/none";
     listen_in();
-    worker_keep_residual(&worker, 10);
+    worker_save_residual(&worker, 10);
     assert_non_null(strstr(heard(), "the unsent parts of pushes are not saved: "));
     worker.residual_files.folder = folder;
 }
@@ -146,7 +146,7 @@ static void when_it_is_due(void **state)
         worker.config.output.save_steps = cases[i].every;
         worker.local = cases[i].local ? (struct local_steps *)(void *)&worker : NULL;
         fill(7);
-        worker_keep_residual_if_due(&worker, cases[i].before, cases[i].step);
+        worker_save_residual_if_due(&worker, cases[i].before, cases[i].step);
         assert_int_equal(files(), cases[i].due);
         if (cases[i].due) {
             fill(0);

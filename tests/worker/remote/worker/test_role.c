@@ -176,7 +176,7 @@ static void a_fleet_that_can_not_be_watched(void **state)
     assert_true(join(&bench));
     atomic_store(&observe_serves, false);
     assert_null(source);
-    assert_int_equal(times(heard_so_far(), "the page of this worker shows only itself: no thread"), 1);
+    assert_int_equal(times(heard_so_far(), "dashboard limited to this worker: no thread"), 1);
     end(&bench);
 }
 

@@ -30,7 +30,7 @@ static void parts_of_a_worker(void **state)
                                 "exchange, writes the model\npipeline of 3\nheartbeat of a fake\nchief, to step 50\n");
     assert_ptr_equal(bench.worker.training.test, &bench.worker.test);
     assert_true(worker_begin(&bench.worker));
-    assert_string_equal(told(), "rollouts with a chief\nserves 30 images\nready: worker 0 takes part\n");
+    assert_string_equal(told(), "rollouts with a chief\nserves 30 images\nready: worker 0 is running\n");
     end(&bench);
     assert_string_equal(told(), "data server goes\npipeline goes\nrollouts go\nchief goes\nexchange goes\n"
                                 "goodbye: bye\nengine goes\n");
@@ -46,7 +46,7 @@ static void data_by_the_chief(void **state)
     assert_string_equal(told(), "holds links\nengine of 672 floats, no slots, averages 0\nexchange\n"
                                 "heartbeat of a fake\nfetcher\n");
     assert_true(join(&bench));
-    assert_string_equal(told(), "rollouts\nready: worker 2 takes part\nsays: waiting for worker 0, which has the data\n"
+    assert_string_equal(told(), "rollouts\nready: worker 2 is running\nsays: waiting for worker 0, which has the data\n"
                                 "asks for data\nstarting at 0, 0 here, 0/s, loss nan, stale 0\n"
                                 "says: waiting for the model\ntakes no part\njoins\nagrees\nsays: \ntakes part\n"
                                 "training at 0, 0 here, 0/s, loss nan, stale 0\nsays: \n");
@@ -133,7 +133,7 @@ static void joining(void **state)
     world.says = (struct checkpoint_info){.global_step = 30, .best_score = 0.75};
     world.joined = EXCHANGE_REJOIN;
     assert_true(join(&bench));
-    assert_string_equal(told(), "rollouts with a chief\nready: worker 0 takes part\n"
+    assert_string_equal(told(), "rollouts with a chief\nready: worker 0 is running\n"
                                 "starting at 0, 0 here, 0/s, loss nan, stale 0\nsays: waiting for the model\n"
                                 "takes no part\nchief begins\njoins\nchief begins\njoins\nsays: \ntakes part\n"
                                 "training at 31, 0 here, 0/s, loss nan, stale 0\nsays: \n");
@@ -149,7 +149,7 @@ static void joining(void **state)
     told();
     world.drift = "drifts";
     assert_true(join(&bench));
-    assert_string_equal(told(), "rollouts\nready: worker 2 takes part\n"
+    assert_string_equal(told(), "rollouts\nready: worker 2 is running\n"
                                 "starting at 0, 0 here, 0/s, loss nan, stale 0\nsays: waiting for the model\n"
                                 "takes no part\ndrains\njoins\nagrees\nloads the mirror\nsays: \ntakes part\n"
                                 "training at 0, 0 here, 0/s, loss nan, stale 0\nsays: drifts\n");
@@ -206,7 +206,7 @@ static void gives_way(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) {
         assert_true(begin(&bench, other_flags, &error));
-        bench.worker.gives_way = true;
+        bench.worker.low_priority = true;
         world.cannot_stand_by = i > 0;
         told();
         assert_true(join(&bench));

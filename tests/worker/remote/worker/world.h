@@ -21,7 +21,7 @@
 #include "base/process/signals.h"
 #include "ps/job/job.h"
 #include "tests/worker/remote/story.h"
-#include "worker/remote/worker/internal.h"
+#include "worker/remote/remote_worker.h"
 
 enum { PIXELS = 6, CLASSES = 3, IMAGES = 30, BATCH = 4, GENERATION = 3 };
 

@@ -1,6 +1,6 @@
 /* The programs of a rollout as an operator specifies them: files, transfer rate, and waves. */
-#ifndef WORKER_REMOTE_OPERATOR_ROLLOUT_PROGRAMS_H
-#define WORKER_REMOTE_OPERATOR_ROLLOUT_PROGRAMS_H
+#ifndef WORKER_REMOTE_OPERATOR_ROLLOUT_H
+#define WORKER_REMOTE_OPERATOR_ROLLOUT_H
 
 #include "ps/rollout/manifest.h"
 #include "worker/remote/operator/rollout_client.h"

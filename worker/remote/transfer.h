@@ -2,8 +2,8 @@
  * Moves the whole training state between a checkpoint_state in memory and the shards, to restore and to take snapshots.
  * One thread at a time; the exchange is the chief's own, not the one it trains with.
  */
-#ifndef WORKER_REMOTE_CHIEF_TRANSFER_H
-#define WORKER_REMOTE_CHIEF_TRANSFER_H
+#ifndef WORKER_REMOTE_TRANSFER_H
+#define WORKER_REMOTE_TRANSFER_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,13 +1,11 @@
 /*
- * Internal to the role of a worker: the updater whose model lives in the shards of a cluster (worker/updater.h). open.c
- * creates a worker's parts; updater.c joins and connects the loop with the shards; step.c takes steps; batch.c draws
- * for them; residual.c keeps what packed gradients still owe; validation.c validates on the worker's own rows; end.c
- * ends it.
+ * Internal to the role of a worker: what it consists of, what the shards' answers mean for it, its batches, and its
+ * residual. worker/remote/worker.c is the updater (worker/updater.h) that trains with these.
  *
  * The training thread calls everything but worker_is_over.
  */
-#ifndef WORKER_REMOTE_WORKER_INTERNAL_H
-#define WORKER_REMOTE_WORKER_INTERNAL_H
+#ifndef WORKER_REMOTE_REMOTE_WORKER_H
+#define WORKER_REMOTE_REMOTE_WORKER_H
 
 #include "ps/fleet_watch.h"
 #include "worker/batch_source.h"
@@ -17,13 +15,21 @@
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/data_server.h"
-#include "worker/remote/exchange/residual_files.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/exchange/push_pull.h"
+#include "worker/remote/exchange/residual_files.h"
 #include "worker/remote/heartbeat.h"
 #include "worker/remote/live_config.h"
 #include "worker/training.h"
+#include "worker/validation_sum.h"
+
+/* With data_sharding own: validations on each worker's own rows. */
+struct own_rows_validation {
+    uint8_t *bytes;            /* the report */
+    struct validation_sum sum; /* the chief's */
+    bool has_warned;
+};
 
 struct remote_worker {
     struct updater updater;
@@ -32,7 +38,7 @@ struct remote_worker {
     struct config config;          /* the same, with what depends on the data filled in; owns nothing */
     struct config engine_config;   /* the shards have the optimizer: no slots here */
     bool is_chief;
-    bool gives_way; /* yields to other members on this machine */
+    bool low_priority; /* yields to other members on this machine */
     struct dataset dataset;
     struct examples test;  /* the chief's */
     struct examples share; /* of dataset.train: the part this worker draws from; borrows */
@@ -67,16 +73,17 @@ struct remote_worker {
     bool borrowed; /* the engine was used for a validation: its parameters are not the newest */
 };
 
+/* worker/remote/worker.c: what trains by these. */
 extern const struct updater_table remote_updater_table;
 
-/* --- open.c --- */
+/* --- Parts --- */
 
 /*
  * Loads the data and creates all that training needs; with data_sharding chief, only the chief knows the data yet. Call
  * worker_close after a failure too.
  */
 bool worker_open(struct remote_worker *worker, struct error *error);
-void worker_close(struct remote_worker *worker, const char *goodbye); /* goodbye: for the shards */
+void worker_close(struct remote_worker *worker, const char *message); /* message: for the shards */
 
 /*
  * Before it joins for the first time: starts the worker's part in rollouts, one of which may be what lets it join; the
@@ -87,10 +94,13 @@ bool worker_begin(struct remote_worker *worker);
 /* push_pull_options.given_up, of a struct remote_worker: is waiting pointless? Any thread. */
 bool worker_is_over(void *context);
 
-/* --- updater.c --- */
+/* --- Answers of the shards --- */
 
 /* Handles a result of push_pull or the chief. True: continue. False: training is stopped, perhaps to join again. */
 bool worker_take_end(struct remote_worker *worker, enum exchange_result end);
+
+/* Waits for pushes in flight, so that the shards can be asked for something else. */
+enum exchange_result worker_settle(struct remote_worker *worker);
 
 /* Pulls all parameters, after the engine was used for something else or its parameters look bad. */
 enum exchange_result worker_refresh(struct remote_worker *worker);
@@ -105,36 +115,20 @@ bool worker_has_diverged(struct remote_worker *worker, int bad_steps, const char
 void worker_take_answer(struct remote_worker *worker, const struct push_answer *answer);
 
 /* Updates the worker's state for the heartbeats. */
-void worker_tell_vitals(struct remote_worker *worker, enum member_state state);
+void worker_update_vitals(struct remote_worker *worker, enum member_state state);
 
-/* --- validation.c: on each worker's own rows --- */
-
-/*
- * After a step that began at `before`, on all workers but the chief: if the chief validates at that step, validates the
- * engine's model and reports. False: training is stopped.
- */
-bool worker_validate_if_due(struct remote_worker *worker, int64_t before);
-
-/* As in struct updater_table; for the chief. */
-bool worker_gather(struct updater *updater, int64_t global_step, enum metric metric, struct evaluation *evaluation,
-                   struct validators *validators);
-void worker_destroy_validation(struct remote_worker *worker);
-
-/* --- residual.c: the residual of packed gradients survives the process --- */
+/* --- The residual of packed gradients, which survives the process --- */
 
 /* The worker has the parameters of its global step: loads the residual of that step. */
-bool worker_recall_residual(struct remote_worker *worker, struct error *error);
+bool worker_load_residual(struct remote_worker *worker, struct error *error);
 
 /* Saves the residual of a step. Failing to write the file does not end training. */
-void worker_keep_residual(struct remote_worker *worker, int64_t step);
+void worker_save_residual(struct remote_worker *worker, int64_t step);
 
 /* The same after steps from which the job may continue: after a round, or if one of save_steps lies after `before`. */
-void worker_keep_residual_if_due(struct remote_worker *worker, int64_t before, int64_t step);
+void worker_save_residual_if_due(struct remote_worker *worker, int64_t before, int64_t step);
 
-/* --- batch.c --- */
-
-/* Chooses the images that this worker draws from, and makes room for a batch of them. */
-bool worker_take_share(struct remote_worker *worker, struct error *error);
+/* --- Batches --- */
 
 /* Batches that this worker draws per global step: 1, or those of a round. */
 int64_t worker_step_batches(const struct remote_worker *worker);
@@ -148,10 +142,21 @@ int64_t worker_fair_draws(const struct remote_worker *worker);
 /* Batch number `number`. False: training is stopped. */
 bool worker_draw(struct remote_worker *worker, int64_t number, struct batch *batch);
 
-/* --- step.c and end.c: as in struct updater_table --- */
+/* --- The shape of the data --- */
 
-bool worker_step(struct updater *updater);
-void worker_finish(struct updater *updater);
-void worker_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why);
+/*
+ * With data_sharding chief: a worker without data asks worker 0 what the data are like, before it creates anything
+ * whose size depends on them.
+ */
+
+/* Is that necessary? For images the config is enough, unless layer widths follow from them. */
+bool data_shape_is_unknown(const struct config *config);
+
+/*
+ * Waits for worker 0. Fills in the layers and the loss that follow from the data, and for a table how rows become
+ * inputs and their format; the dataset has no rows. Also false if the process is stopped.
+ */
+bool data_shape_learn(struct dataset *dataset, struct config *config, const struct identity *identity,
+                      struct traffic *traffic, struct error *error);
 
 #endif

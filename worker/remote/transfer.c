@@ -2,7 +2,7 @@
  * The chief's requests to all ps, one after another. Callers retry, so each function distinguishes a broken connection
  * or a changed generation (EXCHANGE_REJOIN) from a final refusal, and requests can be repeated safely.
  */
-#include "worker/remote/chief/transfer.h"
+#include "worker/remote/transfer.h"
 
 #include <math.h>
 #include <string.h>
@@ -128,25 +128,28 @@ static bool is_worth_writing(const struct shard_part *part, const struct checkpo
     return !same;
 }
 
+struct plain_request {
+    enum message_type type;
+    const void *message;
+};
+
+static bool make_request(struct shard_part *part, void *context, uint16_t *code, struct error *error)
+{
+    const struct plain_request *request = context;
+    return channel_call(&part->link.channel, request->type, request->message, MESSAGE_done, soon(), code, error);
+}
+
 /*
  * A broken connection may have lost only the answer. The ps knows what it has of this restore, and accepts it again
  * from the same process: so the request is repeated, over as many connections as it takes; what was answered is not.
  */
-static enum exchange_result insist(struct push_pull *exchange, struct shard_part *part, enum message_type type,
-                                   const void *message, struct error *error)
+static enum exchange_result repeat_request(struct push_pull *exchange, struct shard_part *part, enum message_type type,
+                                           const void *message, struct error *error)
 {
-    for (;;) {
-        uint16_t code = 0;
-        enum exchange_result end = need_link(exchange, part, error);
-        if (end != EXCHANGE_OK ||
-            channel_call(&part->link.channel, type, message, MESSAGE_done, soon(), &code, error)) {
-            return end;
-        }
-        if (code != 0) {
-            return failed(exchange, part, code, error);
-        }
-        link_lost(&part->link, error->text);
-    }
+    struct plain_request request = {type, message};
+    uint16_t code;
+    const enum exchange_result end = shard_call(exchange, part, make_request, &request, &code, error);
+    return code != 0 ? failed(exchange, part, code, error) : end;
 }
 
 /* *most: floats per request; reduced after a connection broke, since it may not last for more. */
@@ -180,7 +183,7 @@ static enum exchange_result restore_part(struct push_pull *exchange, struct shar
 {
     const struct message_begin_restore begin = {.source = source};
     size_t most = WRITE_FLOATS;
-    enum exchange_result end = insist(exchange, part, MESSAGE_begin_restore, &begin, error);
+    enum exchange_result end = repeat_request(exchange, part, MESSAGE_begin_restore, &begin, error);
     for (int v = 0; v < STORE_PS_VECTORS && end == EXCHANGE_OK; v++) {
         const bool writes = state->vectors[v] && is_worth_writing(part, state, v);
         for (int i = 0; writes && i < part->span_count && end == EXCHANGE_OK; i++) {
@@ -208,7 +211,7 @@ enum exchange_result transfer_end_restore(struct push_pull *exchange, const stru
                                                     .epoch_batches = place->epoch_batches};
     enum exchange_result end = EXCHANGE_OK;
     for (int i = 0; i < exchange->count && end == EXCHANGE_OK; i++) {
-        end = insist(exchange, &exchange->parts[i], MESSAGE_end_restore, &end_restore, error);
+        end = repeat_request(exchange, &exchange->parts[i], MESSAGE_end_restore, &end_restore, error);
     }
     return end;
 }
@@ -382,7 +385,7 @@ enum exchange_result transfer_read(struct push_pull *exchange, uint64_t number, 
 }
 
 /* A broken connection may have lost only the answer; a ps answers a repeated request as it did before. */
-static bool tell_end(struct shard_part *part, const struct message_end_job *message, double deadline_s,
+static bool send_end(struct shard_part *part, const struct message_end_job *message, double deadline_s,
                      struct error *error)
 {
     struct link *link = &part->link;
@@ -413,7 +416,7 @@ bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *
 {
     bool all = true;
     for (int i = 0; i < exchange->count; i++) {
-        all = tell_end(&exchange->parts[i], message, deadline_s, error) && all;
+        all = send_end(&exchange->parts[i], message, deadline_s, error) && all;
     }
     return all;
 }
