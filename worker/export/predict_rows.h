@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/budget.h"
 #include "base/error.h"
 #include "worker/data/table/encode.h"
 #include "worker/export/trained.h"
@@ -26,7 +27,8 @@
 bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error);
 
 /*
- * The same for a file in memory, with the caller's engine. `took` (may be NULL) is called for each row as it is read,
+ * The same for a file in memory, with the caller's engine. What it takes is charged to the account (NULL: nowhere); it
+ * ends when that is closed, or has refused something. `took` (may be NULL) is called for each row as it is read,
  * `saw` for each batch of them. Errors call the file "body".
  */
 struct predict_watch {
@@ -35,7 +37,8 @@ struct predict_watch {
     void *context;
 };
 bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
-                        const struct predict_watch *watch, FILE *out, struct error *error);
+                        struct budget_account *account, const struct predict_watch *watch, FILE *out,
+                        struct error *error);
 
 /*
  * Adds to a file's error that `told` predictions were written before it: that was before the file's checksum, if it has

@@ -12,6 +12,9 @@ bool png_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
 bool bmp_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error);
 bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error);
 
+/* The pixels that the header states; 0: there is no whole header. */
+uint64_t png_pixels(const uint8_t *bytes, size_t size);
+
 /* Checks the size and allocates a white image, which image_free releases. */
 bool image_create(struct image *image, uint64_t width, uint64_t height, struct error *error);
 

@@ -30,6 +30,17 @@ bool image_decode(struct image *image, const uint8_t *bytes, size_t size, struct
     return done;
 }
 
+size_t image_memory(const uint8_t *bytes, size_t size)
+{
+    enum { ROWS = 2 * IMAGE_MAX_SIDE * 8, LEAST_BITS = 8 /* pixels in a byte */ };
+    if (!image_is_known(bytes, size)) {
+        return 0;
+    }
+    const uint64_t most = size < IMAGE_MAX_PIXELS / LEAST_BITS ? size * LEAST_BITS : IMAGE_MAX_PIXELS;
+    const uint64_t pixels = png_is(bytes, size) ? png_pixels(bytes, size) : most;
+    return pixels > IMAGE_MAX_PIXELS ? 0 : (size_t)pixels + ROWS;
+}
+
 bool image_create(struct image *image, uint64_t width, uint64_t height, struct error *error)
 {
     if (width < 1 || height < 1 || width > IMAGE_MAX_SIDE || height > IMAGE_MAX_SIDE ||

@@ -45,6 +45,12 @@ static uint32_t get_be32(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
+uint64_t png_pixels(const uint8_t *bytes, size_t size)
+{
+    enum { WIDTH = 16, HEIGHT = 20, END = 24 };
+    return size < END ? 0 : (uint64_t)get_be32(bytes + WIDTH) * get_be32(bytes + HEIGHT);
+}
+
 static bool next_chunk(struct png *png, struct png_chunk *chunk, struct error *error)
 {
     if (png->size - png->at < CHUNK_OVERHEAD) {
@@ -288,11 +294,13 @@ bool png_decode(struct image *image, const uint8_t *bytes, size_t size, struct e
 {
     struct png png = {.bytes = bytes, .size = size, .at = sizeof signature};
     struct png_chunk chunk;
-    if (!read_header(&png, error) || !read_preamble(&png, &chunk, error) ||
-        !image_create(image, png.width, png.height, error)) {
+    if (!read_header(&png, error) || !read_preamble(&png, &chunk, error)) {
         return false;
     }
     png.row_bytes = 1 + ((size_t)png.width * png.depth * png.samples + 7) / 8;
+    if (!image_create(image, png.width, png.height, error)) {
+        return false;
+    }
     png.rows = malloc(2 * png.row_bytes);
     if (!png.rows || inflateInit(&png.inflate) != Z_OK) {
         free(png.rows);
