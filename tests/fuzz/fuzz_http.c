@@ -23,7 +23,7 @@ void __wrap_connection_live(struct http_connection *connection, enum connection_
 }
 
 /* A request's head and body, each in room of twice its size while that grows, and the requests kept for reuse. */
-FUZZ_MEMORY(8, 64 * 1024)
+FUZZ_MEMORY(8, 16 * 1024)
 
 static void note(struct understood *seen, const void *bytes, size_t size)
 {

@@ -10,7 +10,7 @@
 #include "worker/data/table/rows.h"
 
 /* An archive in room of twice its size, what deflate unpacks it to, and the widest array without rows. */
-FUZZ_MEMORY(1032 + 8, 16 * 1024 * 1024)
+FUZZ_MEMORY(1032 + 8, 8 * 1024 * 1024)
 
 static void check_row(const struct rows *rows, const struct row *row)
 {

@@ -27,7 +27,7 @@ bool cpu_engine_create(struct engine **engine, const struct engine_options *opti
 }
 
 /* The limit below, what growing copies, and constants: a reader's buffers, a batch of rows, intakes kept. */
-FUZZ_MEMORY(2 * HTTP_TIMES, 6 * 1024 * 1024)
+FUZZ_MEMORY(2 * HTTP_TIMES, 3 * 1024 * 1024)
 
 static void check_rows(const struct examples *rows)
 {

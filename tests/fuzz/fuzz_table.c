@@ -13,7 +13,7 @@
 #include "worker/data/table/survey_schema.h"
 
 /* A column of a byte has a field, a name, what the survey knows of it, and what its schema does, read twice. */
-FUZZ_MEMORY(16 * 1024, 32 * 1024 * 1024)
+FUZZ_MEMORY(512, 4 * 1024 * 1024)
 
 static void expect_named(const struct error *error)
 {

@@ -59,8 +59,9 @@ static void check_memory(size_t size)
 {
     const long long promised = (long long)(fuzz_memory.times * size + fuzz_memory.constant);
     if (fuzz_memory.times > 0 && atomic_load(&most_held) > promised) {
-        fprintf(stderr, "fuzz: an input of %zu bytes takes %lld bytes; at most %zu times its size and %zu are promised\n",
-                size, (long long)atomic_load(&most_held), fuzz_memory.times, fuzz_memory.constant);
+        fprintf(stderr,
+                "fuzz: an input of %zu bytes takes %lld bytes; at most %zu times its size and %zu are promised\n", size,
+                (long long)atomic_load(&most_held), fuzz_memory.times, fuzz_memory.constant);
         abort();
     }
 }
