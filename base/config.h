@@ -274,6 +274,8 @@ struct config_observe {
     char *http_cert;       /* PEM; "" = the member's own key, plain text on loopback */
     char *http_key;        /* PEM; "" = in http_cert */
     char *http_token_file; /* holds the token that clients must present; "" = none */
+    char *http_hosts;      /* names by which clients may call it, besides its own; "" = none */
+    char *http_cors;       /* origins whose pages may use it; "" = none */
     bool http_insecure;    /* plain text, no token, reachable from anywhere */
 };
 

@@ -516,20 +516,35 @@ static void write_status_event(struct text_buffer *text, const struct api_run *r
     text_buffer_add(text, "\n\n");
 }
 
+/* At the limit, the oldest stream of the address with most of them ends: its page, if anybody looks, asks again. */
+static void make_room(struct api *api)
+{
+    struct api_stream *victim = NULL;
+    int count = 0, most = 0;
+    for (struct api_stream *each = api->streams; each; each = each->next) { /* newest first */
+        const int crowd = http_stream_crowd(each->stream);
+        count++;
+        if (crowd >= most) {
+            most = crowd;
+            victim = each;
+        }
+    }
+    if (count >= MOST_STREAMS) {
+        http_stream_end(victim->stream); /* on_closed removes it from the list */
+    }
+}
+
 static void get_stream(void *context, struct http_request *request)
 {
     struct api *api = context;
     const struct api_run *run = run_of(api, request);
-    int count = 0;
     if (!run) {
         return;
     }
-    for (const struct api_stream *each = api->streams; each; each = each->next) {
-        count++;
-    }
-    struct api_stream *stream = count < MOST_STREAMS ? calloc(1, sizeof *stream) : NULL;
+    make_room(api);
+    struct api_stream *stream = calloc(1, sizeof *stream);
     if (!stream) {
-        http_answer_error(request, 503, "%d streams are open already: close one, or try again later", count);
+        http_answer_error(request, 503, "out of memory for another stream; try again later");
         return;
     }
     const char *last = http_request_header(request, "last-event-id");
@@ -674,8 +689,8 @@ const struct http_route api_routes[] = {
     {.path = "/api/mistakes", .methods = HTTP_METHOD_GET, .handle = get_mistakes},
     {.path = "/api/columns", .methods = HTTP_METHOD_GET, .handle = get_columns},
     {.path = "/metrics", .methods = HTTP_METHOD_GET, .handle = get_metrics},
-    {.path = "/healthz", .methods = HTTP_METHOD_GET, .is_public = true, .handle = get_health},
-    {.path = "/readyz", .methods = HTTP_METHOD_GET, .is_public = true, .handle = get_readiness},
+    {.path = "/healthz", .methods = HTTP_METHOD_GET, .is_public = true, .is_health = true, .handle = get_health},
+    {.path = "/readyz", .methods = HTTP_METHOD_GET, .is_public = true, .is_health = true, .handle = get_readiness},
     {.path = "/", .methods = HTTP_METHOD_GET, .is_public = true, .handle = files_get},
     {.path = "/app.js", .methods = HTTP_METHOD_GET, .is_public = true, .handle = files_get},
     {.path = "/app.css", .methods = HTTP_METHOD_GET, .is_public = true, .handle = files_get},

@@ -10,7 +10,7 @@
 #include "base/trust.h"
 #include "net/tls/web.h"
 
-enum { MOST_TOKEN_FILE = 4096, LEAST_TOKEN = 16 };
+enum { MOST_TOKEN_FILE = 4096, LEAST_TOKEN = 16, MOST_ORIGIN = 256 };
 
 static bool is_loopback(const char *host)
 {
@@ -54,6 +54,33 @@ static bool check_safety(const struct config_observe *observe, const struct guar
                                      observe->http);
 }
 
+/* Names as in Host, without a port. */
+static bool check_hosts(const char *hosts, struct error *error)
+{
+    return !strpbrk(hosts, " /\"*") ||
+           error_set(error,
+                     "observe.http_hosts %s: wants names as in a Host header, without a port, separated by commas: "
+                     "models.example,10.0.0.7",
+                     hosts);
+}
+
+/* Each as browsers write it: a scheme, a host, perhaps a port. */
+static bool check_origins(const char *origins, struct error *error)
+{
+    for (const char *at = origins; *at != '\0';) {
+        const size_t size = strcspn(at, ",");
+        const size_t scheme = strncmp(at, "http://", 7) == 0 ? 7 : strncmp(at, "https://", 8) == 0 ? 8 : 0;
+        if (scheme == 0 || size <= scheme || size > MOST_ORIGIN || strcspn(at + scheme, "/*? \"") < size - scheme) {
+            return error_set(error,
+                             "observe.http_cors %s: wants origins as browsers write them, separated by commas: "
+                             "https://app.example,http://localhost:3000",
+                             origins);
+        }
+        at += size + (at[size] == ',');
+    }
+    return true;
+}
+
 static bool prepare_keys(const struct config_observe *observe, struct guard *guard, const char *fleet_key,
                          struct error *error)
 {
@@ -81,7 +108,10 @@ bool guard_prepare(struct guard *guard, const struct config_observe *observe, co
     if (!address_parse(observe->http, &guard->address, error)) {
         return error_wrap(error, "observe.http");
     }
-    return (observe->http_token_file[0] == '\0' || read_token(observe->http_token_file, &guard->token, error)) &&
+    guard->hosts = observe->http_hosts;
+    guard->cors = observe->http_cors;
+    return check_hosts(observe->http_hosts, error) && check_origins(observe->http_cors, error) &&
+           (observe->http_token_file[0] == '\0' || read_token(observe->http_token_file, &guard->token, error)) &&
            check_safety(observe, guard, error) && prepare_keys(observe, guard, fleet_key, error);
 }
 
@@ -128,4 +158,6 @@ void guard_apply(const struct guard *guard, struct http_options *options)
     options->keys = guard->keys;
     options->token = guard->token;
     options->only_host = guard->keys ? NULL : guard->address.host;
+    options->hosts = guard->hosts;
+    options->cors = guard->cors;
 }

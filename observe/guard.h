@@ -14,6 +14,8 @@ struct guard {
     struct address address;
     struct web_keys *keys; /* NULL: plain text */
     char *token;           /* NULL: none is required */
+    const char *hosts;     /* further names in Host; borrowed from the config, as the next */
+    const char *cors;      /* origins whose pages may use the server */
 };
 
 /*

@@ -382,6 +382,9 @@ static void add_server(const struct writer *to, const struct http_server *server
         "Bytes received in HTTP requests.");
     one(to, COUNTER, "trainer_http_sent_bytes", "bytes", (double)counts.bytes_out, "Bytes sent in HTTP responses.");
     one(to, GAUGE, "trainer_http_connections", "", counts.connections, "Open HTTP connections.");
+    one(to, COUNTER, "trainer_http_evicted", "", (double)counts.evicted, "HTTP connections closed to make room.");
+    one(to, GAUGE, "trainer_http_memory_bytes", "bytes", (double)counts.memory,
+        "Memory of HTTP requests and responses in progress.");
     one(to, GAUGE, "trainer_http_streams", "", counts.streams, "Open event streams (live pages).");
 }
 

@@ -11,7 +11,25 @@
 #include "serve/request_log.h"
 #include "worker/data/table/schema.h"
 
-enum { FIRST_ROOM = 64, MOST_ROWS = 1 << 20, LEAST_LENT = 64 };
+enum {
+    FIRST_ROOM = 64,
+    MOST_ROWS = 1 << 20,
+    LEAST_LENT = 64,
+    CHARGED_TOGETHER = 64,  /* rows */
+    GROWTH = 3,             /* a row's copies while its set grows: twice the room, and what is copied to there */
+    MOST_KEPT = 1024 * 1024 /* bytes of rows whose memory stays for the next requests */
+};
+
+static size_t bytes_of_row(const struct version *version)
+{
+    const struct schema *schema = version->trained.schema;
+    if (!schema) {
+        return (size_t)version_inputs(version);
+    }
+    struct examples shape = encoder_shape(schema);
+    shape.targets = schema->task == TASK_INPUTS ? shape.targets : 0;
+    return examples_bytes(&shape);
+}
 
 bool intake_begin(struct intake *intake, int worker, struct version *version, struct error *error)
 {
@@ -19,6 +37,8 @@ bool intake_begin(struct intake *intake, int worker, struct version *version, st
         intake_end(intake);
         intake->version = version;
         intake->version_id = version->id;
+        intake->row_bytes = bytes_of_row(version);
+        intake->inputs = (size_t)version_inputs(version);
         const struct schema *schema = version->trained.schema;
         const size_t row = schema ? ((size_t)schema_features(schema) + 1) * sizeof(struct csv_field)
                                   : (size_t)version_inputs(version) * sizeof(float);
@@ -70,11 +90,46 @@ bool intake_column_is_text(const struct version *version, int column)
 
 /* --- rows --- */
 
+void intake_charge(struct intake *intake, struct budget_account *account)
+{
+    intake->account = account;
+    intake->charged = 0;
+    intake->rows = intake->charged_rows = 0;
+}
+
+static bool charge(struct intake *intake, size_t bytes, struct error *error)
+{
+    if (!budget_charge(intake->account, bytes, error)) {
+        return false;
+    }
+    intake->charged += intake->account ? bytes : 0;
+    return true;
+}
+
+/* For another row. */
+static bool charge_row(struct intake *intake, struct error *error)
+{
+    if (budget_is_closed(intake->account)) {
+        return error_set(error, "the client has gone");
+    }
+    if (intake->rows++ < intake->charged_rows) {
+        return true;
+    }
+    const int more = intake->charged_rows == 0                 ? 1
+                     : intake->charged_rows < CHARGED_TOGETHER ? intake->charged_rows
+                                                               : CHARGED_TOGETHER;
+    intake->charged_rows += more;
+    return charge(intake, (size_t)more * GROWTH * intake->row_bytes, error);
+}
+
 static bool grow(struct intake *intake, struct error *error)
 {
     struct examples *examples = &intake->examples;
     const struct version *version = intake->version;
     const struct schema *schema = version->trained.schema;
+    if (!charge_row(intake, error)) {
+        return false;
+    }
     if (examples->count < intake->room) {
         return true;
     }
@@ -126,6 +181,10 @@ static bool widen(struct intake *intake, struct error *error)
 {
     const size_t inputs = (size_t)version_inputs(intake->version);
     if (intake->wide_room < intake->room) {
+        const size_t more = (size_t)(intake->room - intake->wide_room) * inputs * sizeof(float);
+        if (!charge(intake, more, error)) {
+            return false;
+        }
         float *values = realloc(intake->values, (size_t)intake->room * inputs * sizeof *values);
         if (!values) {
             return error_set(error, "out of memory for %d rows", intake->room);
@@ -230,6 +289,23 @@ bool intake_lend_numbers(struct intake *intake, const float *pixels, int64_t row
     }
     intake->lent_numbers = all ? NULL : pixels;
     return true;
+}
+
+void intake_shrink(struct intake *intake)
+{
+    if ((size_t)intake->room * intake->row_bytes > MOST_KEPT) {
+        examples_free(&intake->examples);
+        intake->examples = (struct examples){.count = 0};
+        intake->room = 0;
+    }
+    if ((size_t)intake->wide_room * intake->inputs * sizeof *intake->values > MOST_KEPT) {
+        free(intake->values);
+        intake->values = NULL;
+        intake->wide_room = 0;
+    }
+    if (intake->raw.room > MOST_KEPT) {
+        text_buffer_free(&intake->raw);
+    }
 }
 
 void intake_cut(struct intake *intake, int count)

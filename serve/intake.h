@@ -22,6 +22,8 @@ struct intake {
     int worker;             /* index of the version's engine that it is for */
     struct encoder encoder; /* of tables */
     struct examples examples;
+    size_t row_bytes; /* of the examples */
+    size_t inputs;
     int room;      /* rows allocated; examples.count is the number in use */
     float *values; /* [room, inputs]: pictures as numbers, 0 to 1; only where `wide` */
     bool wide;     /* some pixels are not whole levels of grey... */
@@ -31,10 +33,19 @@ struct intake {
     bool keeps;             /* rows of tables are also kept in raw form: */
     struct text_buffer raw; /* by request_log_row */
     /* Of the request being read: */
+    struct budget_account *account; /* its rows are charged here; NULL: nowhere */
+    size_t charged;
+    int rows, charged_rows;
     bool may_lend;             /* its body stays until it is answered, so pictures may be computed from it */
     struct examples lent;      /* bytes lent instead of added; count 0: none */
     const float *lent_numbers; /* of all its rows, some not whole levels of grey; NULL: none */
 };
+
+/*
+ * Begins a request's rows. They are charged to its account as they are added, and the caller moves or releases
+ * intake->charged. No rows are added for a client that has gone.
+ */
+void intake_charge(struct intake *intake, struct budget_account *account);
 
 /* Prepares for this version's rows, starting with none; reuses memory where possible. */
 bool intake_begin(struct intake *intake, int worker, struct version *version, struct error *error);
@@ -61,6 +72,9 @@ bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row,
  */
 bool intake_lend_bytes(struct intake *intake, const uint8_t *pixels, int64_t rows);
 bool intake_lend_numbers(struct intake *intake, const float *pixels, int64_t rows, bool *failed, struct error *error);
+
+/* Frees memory that many rows took, once they are answered: little is kept for the next requests. */
+void intake_shrink(struct intake *intake);
 
 /* Removes the rows from `count` on. */
 void intake_cut(struct intake *intake, int count);

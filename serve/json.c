@@ -10,10 +10,11 @@
 #include "serve/protocol.h"
 #include "worker/data/table/number.h"
 
-bool json_open_body(struct json_body *body, const uint8_t *bytes, size_t size, struct error *error)
+bool json_open_body(struct json_body *body, struct call *call, size_t size, struct error *error)
 {
+    const uint8_t *bytes = call->body;
     struct json_place place;
-    *body = (struct json_body){.size = size};
+    *body = (struct json_body){.size = size, .call = call};
     if (size == 0) {
         return error_set(error, "the body is empty; docs/serving.md shows requests");
     }
@@ -37,6 +38,9 @@ static bool take_text(struct json_body *body, struct json_value value, struct cs
     *field = (struct csv_field){.text = value.text + 1, .size = (uint32_t)value.size - 2};
     if (!memchr(value.text, '\\', value.size)) {
         return true;
+    }
+    if (!body->texts && !call_charge(body->call, body->size, error)) {
+        return false;
     }
     if (!body->texts && !(body->texts = malloc(body->size))) {
         return error_set(error, "out of memory for its texts");

@@ -43,7 +43,7 @@ static void version_free(struct version *version)
     free(version->engines);
     free(version->wide_engines);
     drift_end(&version->drift);
-    atomic_fetch_sub(&version->budget->used, version->bytes);
+    budget_return(version->budget, version->bytes);
     trained_close(&version->trained);
     free(version);
 }
@@ -165,14 +165,15 @@ static bool make_engines(struct version *version, struct error *error)
 /* Parameters as read, and each worker's copy. */
 static bool take_memory(struct version *version, struct error *error)
 {
-    struct budget *budget = version->budget;
-    version->bytes = version->trained.model.float_count * sizeof(float) * (1 + (size_t)version->workers);
-    const size_t before = atomic_fetch_add(&budget->used, version->bytes);
-    return version->bytes <= budget->most - (before < budget->most ? before : budget->most) ||
-           error_set(
-               error,
-               "%s: needs %.1f MiB beside the %.1f MiB already loaded; raise --max_models_mb or use fewer --workers",
-               version->path, (double)version->bytes / 0x1p20, (double)before / 0x1p20);
+    const size_t bytes = version->trained.model.float_count * sizeof(float) * (1 + (size_t)version->workers);
+    if (!budget_reserve(version->budget, bytes)) {
+        return error_set(
+            error,
+            "%s: needs %.1f MiB beside the %.1f MiB already loaded; raise --max_models_mb or use fewer --workers",
+            version->path, (double)bytes / 0x1p20, (double)atomic_load(&version->budget->used) / 0x1p20);
+    }
+    version->bytes = bytes;
+    return true;
 }
 
 static bool watch_drift(const struct served *served, struct version *version, struct error *error)

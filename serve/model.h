@@ -15,18 +15,13 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "base/budget.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "serve/drift.h"
 #include "worker/export/trained.h"
 
 enum { SERVE_MOST_MODELS = 64, SERVE_MOST_NAME = 64 };
-
-/* Memory of all models together. */
-struct budget {
-    atomic_size_t used;
-    size_t most; /* bytes */
-};
 
 struct version {
     atomic_int holders;
@@ -35,10 +30,10 @@ struct version {
     struct trained trained;
     int64_t number; /* the checkpoint's global step */
     char path[CHECKPOINT_MAX_PATH];
-    double loaded_s;  /* by the wall clock */
-    int checked_rows; /* rows kept in the checkpoint that passed the check */
-    struct budget *budget;
-    size_t bytes; /* of the budget */
+    double loaded_s;       /* by the wall clock */
+    int checked_rows;      /* rows kept in the checkpoint that passed the check */
+    struct budget *budget; /* of all models' memory */
+    size_t bytes;          /* of it */
     struct drift_watch drift;
     int workers;
     struct engine **engines; /* [workers] */

@@ -402,7 +402,7 @@ static bool add_matrix(struct intake *intake, struct tensor *tensor, struct erro
 }
 
 /* JSON's values as numbers. */
-static bool read_values(struct tensor *tensor, struct error *error)
+static bool read_values(struct json_body *body, struct tensor *tensor, struct error *error)
 {
     const size_t wanted = (size_t)tensor->rows * tensor->width;
     size_t count;
@@ -413,11 +413,16 @@ static bool read_values(struct tensor *tensor, struct error *error)
     if (wanted > (size_t)1 << 28) {
         return error_set(error, "shape: more values than a request may have");
     }
-    tensor->values = malloc(wanted * sizeof *tensor->values + 1);
+    const size_t possible = tensor->data.size / 2 + 1; /* each is a digit and what follows it */
+    const size_t room = wanted < possible ? wanted : possible;
+    if (!call_charge(body->call, room * sizeof *tensor->values, error)) {
+        return false;
+    }
+    tensor->values = malloc(room * sizeof *tensor->values + 1);
     if (!tensor->values) {
         return error_set(error, "out of memory for %zu values", wanted);
     }
-    return (json_numbers(tensor->data, tensor->values, wanted, &count, &whole, error) &&
+    return (json_numbers(tensor->data, tensor->values, room, &count, &whole, error) &&
             (count == wanted || error_set(error, "has %zu values, its shape has %zu", count, wanted))) ||
            error_wrap(error, "input %.64s", tensor->name);
 }
@@ -431,12 +436,12 @@ static bool add_tensors(struct json_body *body, struct intake *intake, struct te
     }
     if (version_is_of_pictures(version)) {
         return (count == 1 || error_set(error, "inputs: there are %d; pictures are one tensor", count)) &&
-               check_pictures(version, &tensors[0], error) && read_values(&tensors[0], error) &&
+               check_pictures(version, &tensors[0], error) && read_values(body, &tensors[0], error) &&
                add_pictures(intake, &tensors[0], error);
     }
     const bool is_matrix = count == 1 && tensors[0].type != BYTES && intake_columns(version) > 1 &&
                            tensors[0].width == (size_t)intake_columns(version);
-    return is_matrix ? read_values(&tensors[0], error) && add_matrix(intake, &tensors[0], error)
+    return is_matrix ? read_values(body, &tensors[0], error) && add_matrix(intake, &tensors[0], error)
                      : add_columns(body, intake, tensors, count, error);
 }
 
@@ -452,6 +457,9 @@ static bool read_inputs(struct call *call, struct json_body *body, struct intake
     const size_t count = inputs.kind == JSON_ARRAY ? json_length(inputs) : 0;
     if (count > MOST_TENSORS) {
         return error_set(error, "inputs: more than %d", MOST_TENSORS);
+    }
+    if (!call_charge(call, (count + 1) * sizeof(struct tensor), error)) {
+        return false;
     }
     struct tensor *tensors = calloc(count + 1, sizeof *tensors);
     bool done = tensors || error_set(error, "out of memory for %zu inputs", count);
@@ -484,8 +492,8 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
     if (!form) {
         return error_set(error, "out of memory");
     }
-    bool done = json_open_body(&body, call->body, json_size, error) &&
-                read_form(form, call->version, body.root, error) && read_inputs(call, &body, intake, json_size, error);
+    bool done = json_open_body(&body, call, json_size, error) && read_form(form, call->version, body.root, error) &&
+                read_inputs(call, &body, intake, json_size, error);
     json_close_body(&body);
     return done;
 }

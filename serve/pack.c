@@ -40,9 +40,14 @@ void packer_end(struct packer *packer)
 /* False: it does not become smaller, or memory ran out. */
 static bool squeeze(struct packer *packer, int window, struct text_buffer *text)
 {
-    uint8_t *packed = malloc(text->size);
+    const size_t room = text->size;
+    if (!budget_charge(text->account, room, NULL)) {
+        return false;
+    }
+    uint8_t *packed = malloc(room);
     if (!packed || !prepare(packer, window)) {
         free(packed);
+        budget_release(text->account, room);
         return false;
     }
     packer->stream.next_in = (Bytef *)(uintptr_t)text->bytes;
@@ -51,11 +56,12 @@ static bool squeeze(struct packer *packer, int window, struct text_buffer *text)
     packer->stream.avail_out = (uInt)text->size;
     if (deflate(&packer->stream, Z_FINISH) != Z_STREAM_END) {
         free(packed);
+        budget_release(text->account, room);
         return false;
     }
-    const size_t room = text->size, size = room - packer->stream.avail_out;
+    const size_t size = room - packer->stream.avail_out;
     text_buffer_free(text);
-    *text = (struct text_buffer){.bytes = (char *)packed, .size = size, .room = room};
+    *text = (struct text_buffer){.bytes = (char *)packed, .size = size, .room = room, .account = text->account};
     return true;
 }
 

@@ -13,12 +13,6 @@
 #include "worker/data/table/rows.h"
 #include "worker/export/predict.h"
 
-/* Rows are answered as they are read. */
-struct table_answer {
-    char *csv;
-    size_t size;
-};
-
 /* Watches the rows and their predictions. */
 struct onlooker {
     struct call *call;
@@ -45,33 +39,39 @@ static void see_rows(void *context, const struct examples *examples, const float
     }
 }
 
+/* What is beyond the answer's limit is dropped; predict_rows_bytes soon stops. */
+static ssize_t add_text(void *cookie, const char *bytes, size_t size)
+{
+    struct text_buffer *text = cookie;
+    text_buffer_add_bytes(text, bytes, size);
+    return (ssize_t)size;
+}
+
+/* Rows are answered as they are read. */
 static bool read_rows(struct call *call, struct intake *intake, struct error *error)
 {
-    struct table_answer form = {0};
-    FILE *out = open_memstream(&form.csv, &form.size);
+    FILE *out = fopencookie(&call->text, "w", (cookie_io_functions_t){.write = add_text});
     if (!out) {
         return error_set(error, "out of memory for the answer");
     }
     struct version *version = call->version;
     struct onlooker onlooker = {.call = call};
     const struct predict_watch watch = {call->is_kept ? take_row : NULL, see_rows, &onlooker};
-    bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], call->body, call->size, &watch,
-                                   out, error);
+    const bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], call->body, call->size,
+                                         call->account, &watch, out, error);
     fclose(out);
     text_buffer_free(&onlooker.raw);
-    call->format = done ? malloc(sizeof form) : NULL;
-    if (!call->format) {
-        free(form.csv);
-        return done ? error_set(error, "out of memory for the answer") : false;
-    }
-    memcpy(call->format, &form, sizeof form);
-    return true;
+    call->is_written = done;
+    return done && (!call->text.failed || error_set(error, "out of memory for the answer"));
 }
 
 static bool read_picture(struct call *call, struct intake *intake, struct error *error)
 {
     const int inputs = version_inputs(call->version);
     struct image image;
+    if (!call_charge(call, image_memory(call->body, call->size) + (size_t)inputs, error)) {
+        return false;
+    }
     if (!image_decode(&image, call->body, call->size, error)) {
         return false;
     }
@@ -128,7 +128,7 @@ static bool read_array(struct call *call, struct intake *intake, struct error *e
     const bool floating = is_floating(call->body, call->size);
     struct rows *rows;
     struct row row;
-    if (!rows_open_bytes(&rows, "body", call->body, call->size, NULL, error)) {
+    if (!rows_open_bytes(&rows, "body", call->body, call->size, NULL, call->account, error)) {
         return false;
     }
     float *values = malloc((size_t)version_inputs(call->version) * sizeof *values);
@@ -157,15 +157,6 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
     return read_picture(call, intake, error);
 }
 
-static const char *write_rows(struct call *call, struct text_buffer *body)
-{
-    struct table_answer *form = call->format;
-    text_buffer_add_bytes(body, form->csv, form->size);
-    free(form->csv);
-    form->csv = NULL;
-    return "text/csv; charset=utf-8";
-}
-
 /* A single image; those of an array are in "predictions". */
 static void put_picture(struct text_buffer *body, const struct trained *trained, const struct outcome *outcome)
 {
@@ -187,8 +178,8 @@ static const char *write_answer(struct call *call, const struct answers *answers
     const struct trained *trained = &answers->version->trained;
     struct outcome outcome;
     (void)headers;
-    if (call->format) {
-        return write_rows(call, body);
+    if (call->is_written) {
+        return "text/csv; charset=utf-8";
     }
     if (!outcome_create(&outcome, trained)) {
         body->failed = true;
@@ -218,13 +209,4 @@ static const char *write_answer(struct call *call, const struct answers *answers
     return "application/json";
 }
 
-/* The part that was not written. */
-static void forget(struct call *call)
-{
-    struct table_answer *form = call->format;
-    if (form) {
-        free(form->csv);
-    }
-}
-
-const struct protocol protocol_plain = {.read = read_call, .write = write_answer, .forget = forget};
+const struct protocol protocol_plain = {.read = read_call, .write = write_answer};

@@ -24,10 +24,12 @@ void tensorflow_describe(struct text_buffer *text, const struct served *served, 
 struct json_body {
     struct json_value root;
     size_t size;
-    char *texts; /* [size]; NULL until one is needed */
+    char *texts; /* [size], charged to the call; NULL until one is needed */
     size_t used;
+    struct call *call;
 };
-bool json_open_body(struct json_body *body, const uint8_t *bytes, size_t size, struct error *error);
+/* Of the first `size` bytes of the call's body. */
+bool json_open_body(struct json_body *body, struct call *call, size_t size, struct error *error);
 void json_close_body(struct json_body *body);
 
 /* Converts a scalar to a field of a table; an array of one scalar counts as the scalar. */

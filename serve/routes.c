@@ -20,9 +20,10 @@ static void answer_text(struct service *service, struct http_request *request, s
     char headers[128] = "";
     pack_answer(&service->packer, request, work_waiting(service->work) > service->options.workers, text, headers,
                 sizeof headers);
+    const size_t charged = text->account ? text->room : 0;
     char *bytes = text_buffer_take(text, &size);
     if (!bytes) {
-        http_answer_error(request, 500, "out of memory for the answer");
+        http_answer_error(request, 503, "out of memory for the answer; try again");
         return;
     }
     http_answer(request, &(struct http_answer){.status = 200,
@@ -31,7 +32,8 @@ static void answer_text(struct service *service, struct http_request *request, s
                                                .body = bytes,
                                                .size = size,
                                                .release = free,
-                                               .owner = bytes});
+                                               .owner = bytes,
+                                               .charged = charged});
 }
 
 static void answer_empty(struct http_request *request, int status)
@@ -92,7 +94,7 @@ static void describe(struct service *service, struct http_request *request, stru
                      void (*write)(struct text_buffer *text, const struct served *served,
                                    const struct version *version))
 {
-    struct text_buffer text = {0};
+    struct text_buffer text = {.account = http_request_account(request)};
     if (!target->version) {
         http_answer_error(request, 503, "%s is not loaded yet", target->served->name);
         return;
@@ -137,7 +139,7 @@ static void handle_open_inference(void *context, struct http_request *request)
 
 static void handle_server(void *context, struct http_request *request)
 {
-    struct text_buffer text = {0};
+    struct text_buffer text = {.account = http_request_account(request)};
     json_write_open(&text, NULL, '{');
     json_write_string(&text, "name", "trainer");
     json_write_string(&text, "version", version_trainer());
@@ -153,7 +155,7 @@ static void handle_server(void *context, struct http_request *request)
 static void handle_index(void *context, struct http_request *request)
 {
     struct service *service = context;
-    struct text_buffer text = {0};
+    struct text_buffer text = {.account = http_request_account(request)};
     json_write_open(&text, NULL, '[');
     for (int i = 0; i < service->count; i++) {
         struct version *version = served_hold(&service->models[i]);
@@ -304,6 +306,24 @@ static void put_histograms(struct text_buffer *text, bool open, const struct wor
                     (unsigned long long)atomic_load(&counts->rows), (unsigned long long)sum);
 }
 
+static void put_memory(struct text_buffer *text, bool open, const struct service *service)
+{
+    struct http_counts counts;
+    http_server_counts(service->server, &counts);
+    put_family(text, open, "trainer_serve_memory_bytes", "gauge", "Memory of requests and responses in progress.");
+    text_buffer_add(text, "trainer_serve_memory_bytes %zu\n", counts.memory);
+    put_family(text, open, "trainer_serve_memory_peak_bytes", "gauge", "The most that it has been.");
+    text_buffer_add(text, "trainer_serve_memory_peak_bytes %zu\n", counts.peak_memory);
+    put_family(text, open, "trainer_serve_memory_limit_bytes", "gauge", "Its limit: --max_memory_mb.");
+    text_buffer_add(text, "trainer_serve_memory_limit_bytes %zu\n", counts.most_memory);
+    put_family(text, open, "trainer_serve_memory_refused", "counter",
+               "Requests for memory refused: too_large for one request, or too_busy with others.");
+    text_buffer_add(text, "trainer_serve_memory_refused_total{reason=\"too_large\"} %llu\n",
+                    (unsigned long long)counts.too_large);
+    text_buffer_add(text, "trainer_serve_memory_refused_total{reason=\"too_busy\"} %llu\n",
+                    (unsigned long long)counts.too_busy);
+}
+
 static void put_models(struct text_buffer *text, bool open, struct service *service)
 {
     static const struct {
@@ -412,16 +432,19 @@ static void handle_metrics(void *context, struct http_request *request)
     struct service *service = context;
     const struct work_counts *counts = work_counts(service->work);
     const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
-    struct text_buffer text = {0};
+    struct text_buffer text = {.account = http_request_account(request)};
     put_family(&text, open, "trainer_serve_requests", "counter",
-               "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue full, or no "
-               "model yet).");
+               "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue or memory full, "
+               "or no model yet), left (the client did not wait).");
     text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"answered\"} %llu\n",
                     (unsigned long long)atomic_load(&counts->answered));
     text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"faulty\"} %llu\n",
                     (unsigned long long)atomic_load(&counts->faulty));
     text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"refused\"} %llu\n",
                     (unsigned long long)atomic_load(&counts->refused));
+    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"left\"} %llu\n",
+                    (unsigned long long)atomic_load(&counts->left));
+    put_memory(&text, open, service);
     put_family(&text, open, "trainer_serve_queue_requests", "gauge", "Requests waiting for a worker.");
     text_buffer_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
     put_histograms(&text, open, counts);
@@ -479,7 +502,7 @@ static void describe_drift(struct text_buffer *text, const struct served *served
 static void handle_drift(void *context, struct http_request *request)
 {
     struct target target;
-    struct text_buffer text = {0};
+    struct text_buffer text = {.account = http_request_account(request)};
     if (!find_target(context, request, http_request_path(request) + strlen("/drift/"), &target)) {
         return;
     }
@@ -509,24 +532,26 @@ static void tick(void *context)
 }
 
 static struct http_route routes[] = {
-    {"/", HTTP_METHOD_GET, true, 0, page_get},
-    {"/try.css", HTTP_METHOD_GET, true, 0, page_get},
-    {"/try.js", HTTP_METHOD_GET, true, 0, page_get},
-    {"/openapi.json", HTTP_METHOD_GET, true, 0, page_openapi},
-    {"/drift/*", HTTP_METHOD_GET, false, 0, handle_drift},
-    {"/healthz", HTTP_METHOD_GET, true, 0, handle_alive},
-    {"/readyz", HTTP_METHOD_GET, true, 0, handle_ready},
-    {"/metrics", HTTP_METHOD_GET, false, 0, handle_metrics},
-    {"/v2", HTTP_METHOD_GET, false, 0, handle_server},
-    {"/v2/health/live", HTTP_METHOD_GET, true, 0, handle_alive},
-    {"/v2/health/ready", HTTP_METHOD_GET, true, 0, handle_ready},
-    {"/v2/repository/index", HTTP_METHOD_GET | HTTP_METHOD_POST, false, 4096, handle_index},
-    {"/v2/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, 0, handle_open_inference},
-    {"/v1/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, 0, handle_tensorflow},
-    {"/predict", HTTP_METHOD_POST, false, 0, handle_plain},
-    {"/predict/*", HTTP_METHOD_POST, false, 0, handle_plain},
-    {NULL, 0, false, 0, NULL},
+    {"/", HTTP_METHOD_GET, true, false, 0, page_get},
+    {"/try.css", HTTP_METHOD_GET, true, false, 0, page_get},
+    {"/try.js", HTTP_METHOD_GET, true, false, 0, page_get},
+    {"/openapi.json", HTTP_METHOD_GET, true, false, 0, page_openapi},
+    {"/drift/*", HTTP_METHOD_GET, false, false, 0, handle_drift},
+    {"/healthz", HTTP_METHOD_GET, true, true, 0, handle_alive},
+    {"/readyz", HTTP_METHOD_GET, true, true, 0, handle_ready},
+    {"/metrics", HTTP_METHOD_GET, false, false, 0, handle_metrics},
+    {"/v2", HTTP_METHOD_GET, false, false, 0, handle_server},
+    {"/v2/health/live", HTTP_METHOD_GET, true, true, 0, handle_alive},
+    {"/v2/health/ready", HTTP_METHOD_GET, true, true, 0, handle_ready},
+    {"/v2/repository/index", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, 4096, handle_index},
+    {"/v2/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, 0, handle_open_inference},
+    {"/v1/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
+    {"/predict", HTTP_METHOD_POST, false, false, 0, handle_plain},
+    {"/predict/*", HTTP_METHOD_POST, false, false, 0, handle_plain},
+    {NULL, 0, false, false, 0, NULL},
 };
+
+enum { REQUEST_PART = 4 /* of --max_memory_mb, for one request */ };
 
 bool routes_serve(struct service *service, const struct guard *guard, struct error *error)
 {
@@ -539,7 +564,9 @@ bool routes_serve(struct service *service, const struct guard *guard, struct err
                                    .context = service,
                                    .tick = tick,
                                    .log = service->access.path ? log_access : NULL,
-                                   .most_bytes = 4 * service->options.most_body + ((size_t)64 << 20)};
+                                   .most_bytes = service->most_memory,
+                                   .most_each = service->most_memory / REQUEST_PART,
+                                   .memory_setting = "--max_memory_mb"};
     guard_apply(guard, &options);
     options.listener = service->listener;
     return http_server_start(&service->server, &options, error);

@@ -19,9 +19,10 @@ struct service {
     int count;
     bool takes_best;
     double interval_s;
-    double begun_s; /* by the wall clock */
-    struct budget budget;
-    char *references; /* models' references point into it; NULL: none */
+    double begun_s;       /* by the wall clock */
+    struct budget budget; /* of models */
+    size_t most_memory;   /* bytes of all requests and answers */
+    char *references;     /* models' references point into it; NULL: none */
     struct request_log_options log_options;
     struct access_log access;
     int listener; /* passed by systemd; 0: none */

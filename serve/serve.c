@@ -24,6 +24,9 @@ enum {
     DEFAULT_WAITING = 1024,
     DEFAULT_BATCH = 64,
     DEFAULT_BODY_MEGABYTES = 16,
+    BODIES = 4,             /* as large as may be, for which there is memory without --max_memory_mb... */
+    BESIDE_MEGABYTES = 192, /* ...and this for others */
+    LEAST_MEGABYTES = 16,
     DEFAULT_LOG_MEGABYTES = 64,
     MOST_MODELS_MEGABYTES = 1 << 20,
     DRAIN_S = 30, /* for requests already received */
@@ -47,13 +50,15 @@ static bool number_flag(const struct command_call *call, const char *name, doubl
 static bool read_options(const struct command_call *call, struct service *service, struct error *error)
 {
     struct work_options *options = &service->options;
-    double workers, batch, wait_us, waiting, megabytes, models_megabytes, share, log_megabytes;
+    double workers, batch, wait_us, waiting, megabytes, memory, models_megabytes, share, log_megabytes;
     const int usual = call->config->train.device == DEVICE_GPU ? 1 : threads_available(); /* one worker for a GPU */
     if (!number_flag(call, "workers", usual, 1, POOL_MAX_THREADS, &workers, error) ||
         !number_flag(call, "max_batch", DEFAULT_BATCH, 1, 65536, &batch, error) ||
         !number_flag(call, "max_wait_us", 0, 0, 1e6, &wait_us, error) ||
         !number_flag(call, "max_queue", DEFAULT_WAITING, 1, MOST_WAITING, &waiting, error) ||
         !number_flag(call, "max_body_mb", DEFAULT_BODY_MEGABYTES, 1, MOST_MEGABYTES, &megabytes, error) ||
+        !number_flag(call, "max_memory_mb", BODIES * megabytes + BESIDE_MEGABYTES, LEAST_MEGABYTES,
+                     MOST_MODELS_MEGABYTES, &memory, error) ||
         !number_flag(call, "max_models_mb", MOST_MODELS_MEGABYTES, 1, MOST_MODELS_MEGABYTES, &models_megabytes,
                      error) ||
         !number_flag(call, "request_log_share", 1, 0, 1, &share, error) ||
@@ -67,6 +72,7 @@ static bool read_options(const struct command_call *call, struct service *servic
                                      .most_wait_s = wait_us / 1e6,
                                      .most_body = (size_t)(megabytes * 1024 * 1024)};
     service->budget.most = (size_t)(models_megabytes * 0x1p20);
+    service->most_memory = (size_t)(memory * 0x1p20);
     service->log_options = (struct request_log_options){
         .folder = command_value(call, "request_log"), .share = share, .most_bytes = (size_t)(log_megabytes * 0x1p20)};
     const char *which = command_value(call, "checkpoint");
@@ -294,6 +300,9 @@ static const struct command_flag flags[] = {
     {"max_wait_us", "N", "how long the first request of a batch waits for others; 0 = not at all (0)"},
     {"max_queue", "N", "requests that may wait; beyond that clients get 503 and Retry-After (1024)"},
     {"max_body_mb", "N", "largest request body, uncompressed (16)"},
+    {"max_memory_mb", "N",
+     "memory of all requests and answers together; beyond that clients get 413 or 503 (4 times "
+     "max_body_mb, and 192)"},
     {"max_models_mb", "N", "memory of all models together; a checkpoint that needs more is refused (no limit)"},
     {"reference", "[NAME=]DATA,...", "the training table, or data_dir of pictures, with which requests are compared"},
     {"request_log", "FOLDER", "record requests and predictions in FOLDER, as data to train on"},

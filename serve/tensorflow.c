@@ -68,7 +68,7 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
     if (!call->format) {
         return error_set(error, "out of memory");
     }
-    bool done = json_open_body(&body, call->body, call->size, error) && read_rows(call, intake, &body, error);
+    bool done = json_open_body(&body, call, call->size, error) && read_rows(call, intake, &body, error);
     json_close_body(&body);
     return done;
 }

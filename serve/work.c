@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <zlib.h>
 
 #include "base/clock.h"
@@ -17,12 +18,19 @@
 const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
                                                               0.05,   0.1,    0.2,    0.5,   1,     2,     5};
 
-enum { MOST_SPARE = 256, MOST_SPARE_TEXT = 16 * 1024 };
+enum {
+    MOST_SPARE = 256,
+    MOST_SPARE_TEXT = 16 * 1024,
+    MOST_KEPT = 1024 * 1024,    /* bytes of outputs whose memory stays for the next requests */
+    COMPUTED_TOGETHER = 4096,   /* rows, until it is seen whether anybody waits for them */
+    FIRST_UNPACKED = 64 * 1024, /* bytes */
+};
 
 struct worker {
     struct work *work;
     pthread_t thread;
     int index;
+    struct budget_account account; /* of what answered requests still take, until their batch ends */
     struct intake intake;
     struct packer packer;
     float *outputs;
@@ -74,6 +82,7 @@ static void call_give_back(void *owner)
     struct call *call = owner;
     struct work *work = call->work;
     bool is_kept = false;
+    call->text.account = call->tail.account = NULL; /* the charge has been released, or is the server's */
     if (call->text.room <= MOST_SPARE_TEXT && call->tail.room <= MOST_SPARE_TEXT) {
         pthread_mutex_lock(&work->mutex);
         is_kept = work->spare_count < MOST_SPARE;
@@ -91,9 +100,19 @@ static void call_give_back(void *owner)
     }
 }
 
+bool call_charge(struct call *call, size_t bytes, struct error *error)
+{
+    if (!budget_charge(call->account, bytes, error)) {
+        return false;
+    }
+    call->charged += call->account ? bytes : 0;
+    return true;
+}
+
 static void call_free(struct call *call)
 {
     call_end(call);
+    budget_release(call->account, call->text.room + call->tail.room);
     call_give_back(call);
 }
 
@@ -129,6 +148,29 @@ static void refuse(struct work *work, struct http_request *request, const char *
                                                .owner = bytes});
 }
 
+/* Frees it and answers with why it failed. status: unless a charge was refused. */
+static void fail(struct call *call, int status, const char *why)
+{
+    struct work_counts *counts = &call->work->counts;
+    struct error error;
+    const enum budget_refusal refusal = budget_is_closed(call->account) ? BUDGET_GONE : budget_refusal(call->account);
+    if (refusal == BUDGET_NEVER || refusal == BUDGET_LATER) {
+        budget_explain(call->account, &error);
+        why = error.text;
+    }
+    atomic_fetch_add(refusal == BUDGET_GONE    ? &counts->left
+                     : refusal == BUDGET_LATER ? &counts->refused
+                                               : &counts->faulty,
+                     1);
+    status = refusal == BUDGET_NEVER ? 413 : refusal != BUDGET_FITS ? 503 : status;
+    call_end(call);
+    text_buffer_free(&call->text);
+    text_buffer_free(&call->tail);
+    struct http_request *request = call->request;
+    call_give_back(call);
+    http_answer_error(request, status, "%s", why);
+}
+
 void work_take(struct work *work, struct http_request *request, struct served *served, struct version *version,
                const struct protocol *protocol)
 {
@@ -142,14 +184,17 @@ void work_take(struct work *work, struct http_request *request, struct served *s
         refuse(work, request, "out of memory; try again");
         return;
     }
+    struct budget_account *account = http_request_account(request);
     *call = (struct call){.work = work,
-                          .text = {.bytes = call->text.bytes, .room = call->text.room},
-                          .tail = {.bytes = call->tail.bytes, .room = call->tail.room},
+                          .text = {.bytes = call->text.bytes, .room = call->text.room, .account = account},
+                          .tail = {.bytes = call->tail.bytes, .room = call->tail.room, .account = account},
                           .request = request,
+                          .account = account,
                           .served = served,
                           .version = version,
                           .protocol = protocol,
                           .arrived_s = clock_monotonic_s()};
+    budget_force(account, call->text.room + call->tail.room); /* MOST_SPARE_TEXT at most */
     pthread_mutex_lock(&work->mutex);
     const bool fits = work->waiting < work->options.most_waiting && !work->stops;
     if (fits) {
@@ -205,50 +250,115 @@ static struct call *wait_for_calls(struct work *work, int *count)
 
 /* --- reading --- */
 
-/* A compressed body, with the size limit of an uncompressed one; the caller frees *unpacked. */
-static bool unpack(const struct work *work, struct call *call, uint8_t **unpacked, struct error *error)
+/* A compressed body. */
+struct unpacked {
+    uint8_t *bytes;
+    size_t size, room; /* charged to the call */
+};
+
+static bool check_size(const struct unpacked *unpacked, size_t most, struct error *error)
+{
+    return unpacked->size <= most ||
+           error_set(error, "the body is more than %zu bytes unpacked; send fewer rows at a time", most);
+}
+
+static bool widen(struct call *call, struct unpacked *unpacked, size_t most, struct error *error)
+{
+    const size_t twice = unpacked->room > 0 ? 2 * unpacked->room : FIRST_UNPACKED;
+    const size_t room = twice < most + 1 ? twice : most + 1; /* a byte that shows that there is more */
+    if (!budget_charge(call->account, room - unpacked->room, error)) {
+        return false;
+    }
+    uint8_t *bytes = realloc(unpacked->bytes, room);
+    if (!bytes) {
+        budget_release(call->account, room - unpacked->room);
+        return error_set(error, "out of memory to unpack the body");
+    }
+    unpacked->bytes = bytes;
+    unpacked->room = room;
+    return true;
+}
+
+/* Unpacks all members of gzip data, of which there may be several, or the only stream of deflate. */
+static bool inflate_all(struct call *call, z_stream *stream, bool is_gzip, struct unpacked *unpacked, size_t most,
+                        struct error *error)
+{
+    int status = Z_OK;
+    while (status != Z_STREAM_END || (is_gzip && stream->avail_in > 0)) {
+        if (status == Z_STREAM_END && inflateReset(stream) != Z_OK) {
+            return error_set(error, "out of memory to unpack the body");
+        }
+        if (!check_size(unpacked, most, error)) {
+            return false;
+        }
+        if (unpacked->size == unpacked->room && !widen(call, unpacked, most, error)) {
+            return false;
+        }
+        stream->next_out = unpacked->bytes + unpacked->size;
+        stream->avail_out = (uInt)(unpacked->room - unpacked->size);
+        const uInt before = stream->avail_in;
+        status = inflate(stream, Z_NO_FLUSH);
+        const size_t size = unpacked->room - stream->avail_out;
+        const bool moves = size > unpacked->size || stream->avail_in < before;
+        unpacked->size = size;
+        if (status != Z_STREAM_END &&
+            ((status != Z_OK && status != Z_BUF_ERROR) || (!moves && stream->avail_out > 0))) {
+            return error_set(error, "the body is not complete %s", is_gzip ? "gzip" : "deflate");
+        }
+    }
+    return check_size(unpacked, most, error) &&
+           (stream->avail_in == 0 || error_set(error, "the body has bytes behind its deflate data"));
+}
+
+/* A compressed body, with the size limit of an uncompressed one; the caller frees it. */
+static bool unpack(const struct work *work, struct call *call, struct unpacked *unpacked, struct error *error)
 {
     const char *encoding = http_request_header(call->request, "content-encoding");
     call->body = http_request_body(call->request, &call->size);
-    if (!encoding || strcmp(encoding, "identity") == 0) {
+    if (!encoding || strcasecmp(encoding, "identity") == 0) {
         return true;
     }
-    const bool is_gzip = strcmp(encoding, "gzip") == 0;
-    if (!is_gzip && strcmp(encoding, "deflate") != 0) {
+    const bool is_gzip = strcasecmp(encoding, "gzip") == 0 || strcasecmp(encoding, "x-gzip") == 0;
+    if (!is_gzip && strcasecmp(encoding, "deflate") != 0) {
         return error_set(
             error, "Content-Encoding %.32s is not known here; send gzip, deflate, or the bytes as they are", encoding);
     }
-    const size_t most = work->options.most_body;
-    *unpacked = malloc(most + 1);
     z_stream stream = {.next_in = (Bytef *)(uintptr_t)call->body, .avail_in = (uInt)call->size};
-    if (!*unpacked || inflateInit2(&stream, is_gzip ? 15 + 16 : 15) != Z_OK) {
+    if (inflateInit2(&stream, is_gzip ? 15 + 16 : 15) != Z_OK) {
         return error_set(error, "out of memory to unpack the body");
     }
-    stream.next_out = *unpacked;
-    stream.avail_out = (uInt)most;
-    const int status = inflate(&stream, Z_FINISH);
-    call->size = most - stream.avail_out;
-    call->body = *unpacked;
+    const bool done = inflate_all(call, &stream, is_gzip, unpacked, work->options.most_body, error);
     inflateEnd(&stream);
-    if (status == Z_BUF_ERROR && stream.avail_out == 0) {
-        return error_set(error, "the body is more than %zu bytes unpacked; send fewer rows at a time", most);
-    }
-    return status == Z_STREAM_END || error_set(error, "the body is not complete %s", encoding);
+    call->body = unpacked->bytes;
+    call->size = unpacked->size;
+    return done;
+}
+
+/* For its outputs, which follow from its rows. */
+static bool charge_outputs(struct call *call, const struct intake *intake, struct error *error)
+{
+    const size_t rows = (size_t)(intake->examples.count - call->first) + (size_t)intake->lent.count;
+    return call_charge(call, rows * (size_t)version_outputs(call->version) * sizeof(float), error);
 }
 
 static bool read_call(const struct work *work, struct call *call, struct intake *intake, struct error *error)
 {
-    uint8_t *unpacked = NULL;
+    struct unpacked unpacked = {.bytes = NULL};
     call->first = intake->examples.count;
     call->is_kept = call->served->log && request_log_wants(call->served->log);
     call->first_raw = intake->raw.size;
     intake->keeps = call->is_kept && call->version->trained.schema;
     intake->lent.count = 0;
     intake->lent_numbers = NULL;
-    bool done = unpack(work, call, &unpacked, error);
-    intake->may_lend = !unpacked;
+    intake_charge(intake, call->account);
+    bool done = budget_is_closed(call->account) ? error_set(error, "the client has gone")
+                                                : unpack(work, call, &unpacked, error);
+    intake->may_lend = !unpacked.bytes;
     done = done && call->protocol->read(call, intake, error);
-    free(unpacked);
+    call->charged += intake->charged;
+    done = done && charge_outputs(call, intake, error);
+    free(unpacked.bytes);
+    budget_release(call->account, unpacked.room);
     call->body = NULL;
     if (!done) {
         intake_cut(intake, call->first);
@@ -287,6 +397,29 @@ static void count_batch(struct work *work, int rows)
     atomic_fetch_add(&work->counts.rows, (uint64_t)rows);
 }
 
+/* Does nobody wait for any of them? */
+static bool all_have_gone(const struct call *calls)
+{
+    while (calls && budget_is_closed(calls->account)) {
+        calls = calls->next;
+    }
+    return !calls;
+}
+
+/* Computes rows [0, count) into outputs [count, width], a part at a time, as long as anybody waits for an answer. */
+static bool forward_parts(struct engine *engine, const struct examples *rows, int count, float *outputs, int width,
+                          const struct call *calls, struct error *error)
+{
+    for (int at = 0; at < count; at += COMPUTED_TOGETHER) {
+        const int some = count - at < COMPUTED_TOGETHER ? count - at : COMPUTED_TOGETHER;
+        if (!all_have_gone(calls) &&
+            !engine->table->forward(engine, false, rows, at, some, outputs + (size_t)at * (size_t)width, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool make_room(struct worker *worker, size_t floats, struct error *error)
 {
     if (floats <= worker->outputs_room) {
@@ -315,8 +448,9 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
     /* Only read, like the original. */
     rows.values = call->numbers ? (float *)(uintptr_t)call->numbers
                                 : worker->intake.values + (size_t)call->first * (size_t)inputs;
-    return (*engine)->table->forward(*engine, false, &rows, 0, call->count, outputs_at(worker, version, call->first),
-                                     error);
+    const struct call alone = {.account = call->account};
+    return forward_parts(*engine, &rows, call->count, outputs_at(worker, version, call->first),
+                         version_outputs(version), &alone, error);
 }
 
 /* Computes the intake's rows at once, unless all of them are numbers for the other engine. */
@@ -330,7 +464,8 @@ static bool forward_intake(struct worker *worker, struct version *version, const
         all_wide &= call->is_wide || call->lent.count > 0 || call->count == 0;
     }
     count_batch(worker->work, rows->count);
-    if (!all_wide && !engine->table->forward(engine, false, rows, 0, rows->count, worker->outputs, error)) {
+    if (!all_wide &&
+        !forward_parts(engine, rows, rows->count, worker->outputs, version_outputs(version), calls, error)) {
         return false;
     }
     for (const struct call *call = calls; call; call = call->next) {
@@ -338,7 +473,9 @@ static bool forward_intake(struct worker *worker, struct version *version, const
             return false;
         }
     }
-    drift_add(&version->drift, rows, worker->outputs);
+    if (!all_have_gone(calls)) {
+        drift_add(&version->drift, rows, worker->outputs);
+    }
     return true;
 }
 
@@ -348,10 +485,13 @@ static bool forward_lent(struct worker *worker, struct version *version, const s
     struct engine *engine = version->engines[worker->index];
     float *outputs = outputs_at(worker, version, call->first);
     count_batch(worker->work, call->count);
-    if (!engine->table->forward(engine, false, &call->lent, 0, call->count, outputs, error)) {
+    const struct call alone = {.account = call->account};
+    if (!forward_parts(engine, &call->lent, call->count, outputs, version_outputs(version), &alone, error)) {
         return false;
     }
-    drift_add(&version->drift, &call->lent, outputs);
+    if (!budget_is_closed(call->account)) {
+        drift_add(&version->drift, &call->lent, outputs);
+    }
     return true;
 }
 
@@ -405,12 +545,11 @@ static void answer(struct worker *worker, struct call *call)
         .count = call->count,
     };
     char headers[512] = "", more[1024];
-    const char *type = call->protocol->write(call, &answers, &call->text, headers);
-    if (call->text.failed || call->tail.failed) {
-        http_answer_error(call->request, 500, "out of memory for the answer; send fewer rows at a time");
-        text_buffer_free(&call->text);
-        text_buffer_free(&call->tail);
-        call_free(call);
+    const bool has_gone = budget_is_closed(call->account);
+    const char *type = has_gone ? NULL : call->protocol->write(call, &answers, &call->text, headers);
+    budget_move(call->account, &worker->account, call->charged); /* others in the batch may still need the memory */
+    if (has_gone || call->text.failed || call->tail.failed) {
+        fail(call, 500, "out of memory for the answer; send fewer rows at a time");
         return;
     }
     if (call->is_kept) {
@@ -433,7 +572,8 @@ static void answer(struct worker *worker, struct call *call)
                                                      .tail = call->tail.bytes,
                                                      .tail_size = call->tail.size,
                                                      .release = call_give_back,
-                                                     .owner = call});
+                                                     .owner = call,
+                                                     .charged = call->text.room + call->tail.room});
 }
 
 /* Reads them all; answers those with unusable rows at once. Returns the rest. */
@@ -450,9 +590,8 @@ static struct call *read_all(struct worker *worker, struct call *calls)
             end = &call->next;
             continue;
         }
-        atomic_fetch_add(&worker->work->counts.faulty, 1);
-        http_answer_error(call->request, ready ? 400 : 500, "%s", error.text);
-        call_free(call);
+        budget_move(call->account, &worker->account, call->charged);
+        fail(call, ready ? 400 : 500, error.text);
     }
     return kept;
 }
@@ -460,6 +599,8 @@ static struct call *read_all(struct worker *worker, struct call *calls)
 static void process(struct worker *worker, struct call *calls)
 {
     struct error error;
+    struct budget_account *first = calls->account;
+    worker->account.budget = first ? first->budget : NULL; /* all requests have the server's */
     struct call *kept = read_all(worker, calls);
     const bool done = !kept || compute(worker, kept->version, kept, &error);
     for (struct call *call = kept, *next; call; call = next) {
@@ -467,10 +608,17 @@ static void process(struct worker *worker, struct call *calls)
         if (done) {
             answer(worker, call);
         } else {
-            http_answer_error(call->request, 500, "%s", error.text);
-            call_free(call);
+            budget_move(call->account, &worker->account, call->charged);
+            fail(call, 500, error.text);
         }
     }
+    intake_shrink(&worker->intake);
+    if (worker->outputs_room * sizeof *worker->outputs > MOST_KEPT) {
+        free(worker->outputs);
+        worker->outputs = NULL;
+        worker->outputs_room = 0;
+    }
+    budget_release(&worker->account, atomic_load(&worker->account.used));
 }
 
 /* --- threads --- */

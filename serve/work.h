@@ -21,8 +21,10 @@ struct call {
     struct call *next;
     struct work *work;
     struct http_request *request;
-    struct served *served;   /* borrowed */
-    struct version *version; /* held */
+    struct budget_account *account; /* the request's; closed when its client has gone */
+    size_t charged;                 /* bytes there for its rows and outputs, until they are answered */
+    struct served *served;          /* borrowed */
+    struct version *version;        /* held */
     const struct protocol *protocol;
     double arrived_s;
     const uint8_t *body; /* decompressed; while it is read */
@@ -34,7 +36,8 @@ struct call {
     size_t first_raw;        /* then, for a table: their offset in the intake's raw rows... */
     size_t raw_size;         /* ...and how many bytes they take */
     bool is_wide;            /* of pictures: some pixels are not whole levels of grey */
-    bool is_array;           /* plain posts: pictures of an array, not a single one */
+    bool is_array;           /* plain posts: pictures of an array, not a single one... */
+    bool is_written;         /* ...or rows, whose answer is in `text` already */
     void *format;            /* state from `read` for `write`; malloc'd, freed with the call */
     struct text_buffer text; /* the answer's body, until it is sent... */
     struct text_buffer tail; /* ...and `write`'s raw bytes to send after it */
@@ -42,12 +45,18 @@ struct call {
 
 /* How a client's requests are read and answered, on worker threads. */
 struct protocol {
-    /* Adds the body's rows to the intake. False: the client's fault, answered with 400. */
+    /*
+     * Adds the body's rows to the intake. False: the client's fault, answered with 400; or with 413 or 503 if a charge
+     * to the call's account was refused.
+     */
     bool (*read)(struct call *call, struct intake *intake, struct error *error);
     /* Writes the answer's body, and call->tail; returns its content type. headers: more lines, "" for none. */
     const char *(*write)(struct call *call, const struct answers *answers, struct text_buffer *body, char headers[512]);
     void (*forget)(struct call *call); /* frees what call->format points to; NULL: nothing to free */
 };
+
+/* Charges memory that the call needs until it is answered. False: it is refused. */
+bool call_charge(struct call *call, size_t bytes, struct error *error);
 
 struct work_options {
     int workers;
@@ -62,7 +71,9 @@ enum { WORK_LATENCY_BUCKETS = 16, WORK_BATCH_BUCKETS = 12 };
 extern const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1];
 
 struct work_counts {
-    atomic_uint_fast64_t answered, faulty, refused; /* requests: with 200; at fault; refused by a full queue */
+    atomic_uint_fast64_t answered, faulty,
+        refused;               /* requests: with 200; at fault; refused by a full queue or memory */
+    atomic_uint_fast64_t left; /* whose clients left before their answer */
     atomic_uint_fast64_t rows, batches;
     atomic_uint_fast64_t latency[WORK_LATENCY_BUCKETS]; /* from the end of the request to the start of the answer */
     atomic_uint_fast64_t latency_us;

@@ -147,7 +147,7 @@ build/%/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,
 
 # Requests to no real server.
 requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_accepts http_request_body http_answer \
-	http_answer_error)
+	http_answer_error http_request_account)
 build/%/tests/serve/test_work: link_with += $(requests_link)
 
 build/%/tests/ps/test_fleet_watch build/%/tests/ps/test_shard build/%/tests/ps/shard/test_orders \

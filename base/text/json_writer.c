@@ -21,8 +21,14 @@ static bool make_room(struct text_buffer *text, size_t more)
         room *= 2;
     }
     if (room != text->room) {
+        const size_t growth = room - text->room;
+        if (!budget_charge(text->account, growth, NULL)) {
+            text->failed = true;
+            return false;
+        }
         char *bytes = realloc(text->bytes, room);
         if (!bytes) {
+            budget_release(text->account, growth);
             text->failed = true;
             return false;
         }
@@ -62,18 +68,19 @@ char *text_buffer_take(struct text_buffer *text, size_t *size)
     char *bytes = text->bytes;
     *size = text->size;
     if (text->failed) {
-        free(bytes);
+        text_buffer_free(text);
         bytes = NULL;
         *size = 0;
     }
-    *text = (struct text_buffer){.bytes = NULL};
+    *text = (struct text_buffer){.account = text->account};
     return bytes;
 }
 
 void text_buffer_free(struct text_buffer *text)
 {
-    size_t size;
-    free(text_buffer_take(text, &size));
+    free(text->bytes);
+    budget_release(text->account, text->room);
+    *text = (struct text_buffer){.account = text->account};
 }
 
 /* --- JSON --- */

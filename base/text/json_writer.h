@@ -11,9 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
+
 struct text_buffer {
     char *bytes;
     size_t size, room;
+    struct budget_account *account; /* its room is charged here, and counts as memory; NULL: nowhere */
     bool failed;
     bool follows; /* a comma is due before the next JSON value */
 };
@@ -21,7 +24,8 @@ struct text_buffer {
 void text_buffer_add(struct text_buffer *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_buffer_add_bytes(struct text_buffer *text, const void *bytes, size_t size);
 
-/* Hands over the bytes, which the caller frees: NULL if memory ran out. The text is empty again. */
+/* Hands over the bytes, which the caller frees: NULL if memory ran out. The text is empty again. A charge for its room
+ * passes to the caller, too, unless it returns NULL. */
 char *text_buffer_take(struct text_buffer *text, size_t *size);
 void text_buffer_free(struct text_buffer *text);
 

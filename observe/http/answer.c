@@ -22,8 +22,8 @@ enum {
 static const char security_headers[] = "X-Content-Type-Options: nosniff\r\n"
                                        "X-Frame-Options: DENY\r\n"
                                        "Referrer-Policy: no-referrer\r\n"
-                                       "Cross-Origin-Resource-Policy: same-origin\r\n"
                                        "Cross-Origin-Opener-Policy: same-origin\r\n";
+static const char retry_later[] = "Retry-After: 1\r\n";
 
 /* --- Output --- */
 
@@ -32,7 +32,7 @@ static void free_output(struct http_connection *connection, struct output *outpu
     if (output->release) {
         output->release(output->owner);
     }
-    server_let_go(connection->server, output->held);
+    budget_release(&connection->account, output->held);
     free(output);
 }
 
@@ -86,15 +86,12 @@ static bool output_copy(struct http_connection *connection, const struct iovec *
     for (int i = 0; i < count; i++) {
         size += parts[i].iov_len;
     }
-    if (!server_hold(connection->server, sizeof(struct output) + size)) {
-        return false;
-    }
     struct output *output = malloc(sizeof *output + size);
     if (!output) {
-        server_let_go(connection->server, sizeof *output + size);
         return false;
     }
     *output = (struct output){.bytes = output->own, .size = size, .held = sizeof *output + size};
+    budget_force(&connection->account, output->held); /* one head, or a short answer, for each connection */
     uint8_t *end = output->own;
     for (int i = 0; i < count; i++) {
         if (parts[i].iov_len > 0) {
@@ -111,14 +108,12 @@ bool output_add(struct http_connection *connection, const void *bytes, size_t si
     return output_copy(connection, &(struct iovec){(void *)(uintptr_t)bytes, size}, 1);
 }
 
-/* Takes ownership of the answer; its parts from `first` on are sent in place. */
+/* Takes ownership of the answer and its charge; its parts from `first` on are sent in place. */
 static bool output_lend(struct http_connection *connection, const struct http_answer *answer, const struct iovec *parts,
                         int first)
 {
     struct output *outputs[PARTS] = {NULL};
-    /* The server owns the memory until it is sent, whoever allocated it. */
-    const size_t held = answer->release ? answer->size + answer->tail_size : 0;
-    bool done = server_hold(connection->server, held);
+    bool done = true;
     int last = first;
     for (int i = first; done && i < PARTS; i++) {
         if (parts[i].iov_len > 0) {
@@ -136,7 +131,7 @@ static bool output_lend(struct http_connection *connection, const struct http_an
         }
     }
     if (done) {
-        outputs[last]->held = held;
+        outputs[last]->held = answer->charged;
         outputs[last]->release = answer->release;
         outputs[last]->owner = answer->owner;
     }
@@ -152,6 +147,7 @@ static const char *reason(int status)
         const char *text;
     } reasons[] = {
         {200, "OK"},
+        {204, "No Content"},
         {304, "Not Modified"},
         {400, "Bad Request"},
         {401, "Unauthorized"},
@@ -178,20 +174,37 @@ static const char *reason(int status)
     return ""; /* the reason may be missing */
 }
 
+/* What pages of other origins may do with the answer: only those that were allowed may read it. */
+static void put_page_headers(const struct http_connection *connection, char text[512])
+{
+    const struct http_request *request = connection->request;
+    if (request && request->origin) {
+        snprintf(text, 512,
+                 "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\nAccess-Control-Expose-Headers: "
+                 "Model-Name, Model-Version, Inference-Header-Content-Length, Retry-After\r\n"
+                 "Cross-Origin-Resource-Policy: cross-origin\r\n",
+                 request->origin);
+    } else {
+        snprintf(text, 512, "Cross-Origin-Resource-Policy: same-origin\r\n%s",
+                 connection->server->options.cors ? "Vary: Origin\r\n" : "");
+    }
+}
+
 static int format_head(const struct http_connection *connection, const struct http_answer *answer, char head[MOST_HEAD],
                        const char *framing)
 {
-    char type[128] = "";
+    char type[128] = "", page[512];
     if (answer->type) {
         snprintf(type, sizeof type, "Content-Type: %s\r\n", answer->type);
     }
-    return snprintf(head, MOST_HEAD, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s%s%s%s\r\n", answer->status,
+    put_page_headers(connection, page);
+    return snprintf(head, MOST_HEAD, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s%s%s%s%s\r\n", answer->status,
                     reason(answer->status), connection->server->date, type, framing,
                     connection->request && connection->request->keeps_alive ? "" : "Connection: close\r\n",
                     connection->request && connection->request->keeps_alive && connection->request->is_old
                         ? "Connection: keep-alive\r\n"
                         : "",
-                    security_headers, answer->headers ? answer->headers : "");
+                    security_headers, page, answer->headers ? answer->headers : "");
 }
 
 static void log_answer(const struct http_connection *connection, const struct http_answer *answer)
@@ -231,42 +244,6 @@ static int copied_parts(const struct iovec *parts, int wanted)
     return count;
 }
 
-void answer_now(struct http_connection *connection, const struct http_answer *answer)
-{
-    struct http_request *request = connection->request;
-    char head[MOST_HEAD], framing[64] = "";
-    if (request && atomic_load_explicit(&connection->server->drains, memory_order_relaxed)) {
-        request->keeps_alive = false;
-    }
-    if (answer->status != 304) {
-        snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", answer->size + answer->tail_size);
-    }
-    const int size = format_head(connection, answer, head, framing);
-    const bool keeps_alive = request && request->keeps_alive;
-    const struct iovec parts[PARTS] = {{head, (size_t)size},
-                                       {(void *)(uintptr_t)answer->body, answer->size},
-                                       {(void *)(uintptr_t)answer->tail, answer->tail_size}};
-    const int wanted = request && request->method == HTTP_METHOD_HEAD ? BODY : PARTS;
-    const int copied = copied_parts(parts, wanted);
-    bool done = size < MOST_HEAD && output_copy(connection, parts, copied);
-    const bool has_taken = done && copied < wanted && output_lend(connection, answer, parts, copied);
-    done = done && (copied == wanted || has_taken);
-    if (answer->release && !has_taken) {
-        answer->release(answer->owner);
-    }
-    log_answer(connection, answer);
-    connection->request = NULL;
-    request_free(request);
-    atomic_fetch_add_explicit(&connection->server->requests, 1, memory_order_relaxed);
-    if (answer->status >= 400) {
-        atomic_fetch_add_explicit(&connection->server->refused, 1, memory_order_relaxed);
-    }
-    if (!done) {
-        output_free(connection); /* no memory for an error message */
-    }
-    connection_live(connection, done && keeps_alive ? LIFE_ANSWERING : LIFE_ENDING);
-}
-
 /* A small JSON object: the texts are our own, except for what they quote. */
 static size_t format_error(char *json, size_t size, const char *text)
 {
@@ -290,11 +267,84 @@ static struct http_answer make_error(int status, const char *headers, const char
     char *copy = strdup(json);
     return (struct http_answer){.status = status,
                                 .type = "application/json",
-                                .headers = headers,
+                                .headers = headers         ? headers
+                                           : status == 503 ? retry_later
+                                                           : NULL,
                                 .body = copy,
                                 .size = copy ? size : 0,
                                 .release = free,
                                 .owner = copy};
+}
+
+static void let_go(struct http_connection *connection, const struct http_answer *answer)
+{
+    if (answer->release) {
+        answer->release(answer->owner);
+    }
+    budget_release(&connection->account, answer->charged);
+}
+
+/*
+ * Charges the answer's memory, whoever allocated it: the server has it until it is sent. If that is too much, it
+ * becomes an error that says so.
+ */
+static struct http_answer charge(struct http_connection *connection, const struct http_answer *answer)
+{
+    struct http_answer charged = *answer;
+    const size_t size = answer->size + answer->tail_size;
+    struct error error;
+    if (!answer->release || answer->charged > 0) {
+        return charged;
+    }
+    if (size <= MOST_COPIED) {
+        budget_force(&connection->account, size);
+    } else if (!budget_charge(&connection->account, size, &error)) {
+        let_go(connection, answer);
+        const bool is_busy = budget_refusal(&connection->account) == BUDGET_LATER;
+        charged = make_error(is_busy ? 503 : 413, NULL, error.text);
+        budget_force(&connection->account, charged.size);
+        charged.charged = charged.size;
+        return charged;
+    }
+    charged.charged = size;
+    return charged;
+}
+
+void answer_now(struct http_connection *connection, const struct http_answer *given)
+{
+    struct http_request *request = connection->request;
+    const struct http_answer now = charge(connection, given), *answer = &now;
+    char head[MOST_HEAD], framing[64] = "";
+    if (request && atomic_load_explicit(&connection->server->drains, memory_order_relaxed)) {
+        request->keeps_alive = false;
+    }
+    if (answer->status != 304 && answer->status != 204) {
+        snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", answer->size + answer->tail_size);
+    }
+    const int size = format_head(connection, answer, head, framing);
+    const bool keeps_alive = request && request->keeps_alive;
+    const struct iovec parts[PARTS] = {{head, (size_t)size},
+                                       {(void *)(uintptr_t)answer->body, answer->size},
+                                       {(void *)(uintptr_t)answer->tail, answer->tail_size}};
+    const int wanted = request && request->method == HTTP_METHOD_HEAD ? BODY : PARTS;
+    const int copied = copied_parts(parts, wanted);
+    bool done = size < MOST_HEAD && output_copy(connection, parts, copied);
+    const bool has_taken = done && copied < wanted && output_lend(connection, answer, parts, copied);
+    done = done && (copied == wanted || has_taken);
+    log_answer(connection, answer);
+    if (!has_taken) {
+        let_go(connection, answer);
+    }
+    connection->request = NULL;
+    request_free(request);
+    atomic_fetch_add_explicit(&connection->server->requests, 1, memory_order_relaxed);
+    if (answer->status >= 400) {
+        atomic_fetch_add_explicit(&connection->server->refused, 1, memory_order_relaxed);
+    }
+    if (!done) {
+        output_free(connection); /* no memory for an error message */
+    }
+    connection_live(connection, done && keeps_alive ? LIFE_ANSWERING : LIFE_ENDING);
 }
 
 void answer_error(struct http_connection *connection, int status, const char *headers, const char *text)
@@ -359,6 +409,7 @@ struct http_stream *http_stream_begin(struct http_request *request, const char *
         connection_live(connection, LIFE_ENDING);
         return NULL;
     }
+    connection->peer->streams++;
     connection->stream = (struct http_stream){.closed = closed, .owner = owner, .is_chunked = is_chunked};
     connection_live(connection, LIFE_STREAMING);
     atomic_fetch_add(&connection->server->stream_count, 1);
@@ -370,19 +421,24 @@ size_t http_stream_unsent(const struct http_stream *stream)
     return ((const struct http_connection *)((const char *)stream - offsetof(struct http_connection, stream)))->unsent;
 }
 
+int http_stream_crowd(const struct http_stream *stream)
+{
+    return ((const struct http_connection *)((const char *)stream - offsetof(struct http_connection, stream)))
+        ->peer->streams;
+}
+
 bool http_stream_send(struct http_stream *stream, const void *bytes, size_t size)
 {
     struct http_connection *connection = connection_of(stream);
     char frame[24];
     const int framed = stream->is_chunked ? snprintf(frame, sizeof frame, "%zx\r\n", size) : 0;
-    struct http_server *server = connection->server;
     const size_t whole = (size_t)framed + size + (stream->is_chunked ? 2 : 0);
-    if (size == 0 || !server_hold(server, sizeof(struct output) + whole)) {
+    if (size == 0 || !budget_charge(&connection->account, sizeof(struct output) + whole, NULL)) {
         return size == 0;
     }
     struct output *output = malloc(sizeof *output + whole);
     if (!output) {
-        server_let_go(server, sizeof *output + whole);
+        budget_release(&connection->account, sizeof *output + whole);
         return false;
     }
     *output = (struct output){.bytes = output->own, .size = whole, .held = sizeof *output + whole};
@@ -403,6 +459,7 @@ void http_stream_end(struct http_stream *stream)
     static const char end[] = "0\r\n\r\n";
     struct http_connection *connection = connection_of(stream);
     atomic_fetch_sub(&connection->server->stream_count, 1);
+    connection->peer->streams--;
     stream->closed(stream->owner, stream);
     connection_live(connection, LIFE_ENDING);
     if (stream->is_chunked) {

@@ -14,14 +14,14 @@
 #include "net/wake.h"
 #include "observe/http/server.h"
 
-enum { MOST_ERROR_TEXT = 256, READ_BYTES = 16 * 1024 };
+enum { MOST_ERROR_TEXT = 512, READ_BYTES = 16 * 1024, PEER_BUCKETS = 1024 };
 
 /* A run of bytes to send. */
 struct output {
     struct output *next;
     const uint8_t *bytes;
     size_t size, sent;
-    size_t held; /* counted in server->held */
+    size_t held; /* charged to the connection */
     void (*release)(void *owner);
     void *owner;
     uint8_t own[]; /* what `bytes` may point to */
@@ -49,6 +49,8 @@ struct http_request {
     enum http_method method;
     double began_s;                               /* its first byte */
     bool has_head, is_whole, keeps_alive, is_old; /* old: HTTP/1.0 */
+    bool is_preflight;                            /* a browser asks whether a page may send a request */
+    const char *origin;                           /* of the page that sends it, if it is allowed to; else NULL */
     /* Of http_answer from another thread. */
     struct http_request *next_answered;
     struct http_answer answer;
@@ -68,6 +70,13 @@ enum connection_life {
     LIFE_COUNT,
 };
 
+/* An address, or an IPv6 network of 64 bits, and what it has open. */
+struct caller {
+    struct caller *next; /* in its bucket */
+    uint8_t address[16];
+    int connections, streams;
+};
+
 /* Connections that share a deadline's length, oldest first. */
 struct queue {
     struct http_connection *first, *last;
@@ -85,8 +94,11 @@ struct http_connection {
     enum connection_life life;
     int fd;
     uint32_t events; /* watched by epoll */
-    double deadline_s;
-    uint64_t moved; /* bytes since the deadline was set */
+    struct caller *peer;
+    struct budget_account account;
+    double since_s, deadline_s; /* of its life */
+    double left_s;              /* when the peer was seen to have ended its side; 0: it has not */
+    uint64_t moved;             /* bytes since the deadline was set */
     llhttp_t parser;
     struct http_request *request; /* NULL: none */
     struct output *first, *last;  /* to be sent */
@@ -97,6 +109,8 @@ struct http_connection {
     struct http_stream stream;
     int refusal; /* the status that the parser's callback refused with; 0: none */
     const char *refusal_text, *refusal_headers;
+    bool is_known;       /* it has shown the token */
+    bool is_health;      /* its last request was a health check */
     bool wants_continue; /* "100 Continue" must be sent */
     bool is_gone;        /* its socket is closed; a handler still has the request */
 };
@@ -114,14 +128,16 @@ struct http_server {
     struct queue queues[LIFE_COUNT];
     struct http_connection *dead; /* to be freed */
     int most_connections;
-    size_t held;                /* bytes of requests and answers */
+    struct budget budget; /* of requests and answers */
+    uint64_t too_busy;    /* budget.later at the last tick */
+    struct caller *peers[PEER_BUCKETS];
     struct http_request *spare; /* for reuse with their memory, linked by next_answered: */
     int spare_count;
     size_t spare_bytes;
     uint8_t *scratch;              /* [READ_BYTES] */
     pthread_mutex_t mutex;         /* guards what follows: */
     struct http_request *answered; /* by other threads, newest first */
-    atomic_uint_fast64_t requests, refused, bytes_in, bytes_out;
+    atomic_uint_fast64_t requests, refused, evicted, bytes_in, bytes_out;
     atomic_int connection_count, stream_count;
 };
 
@@ -140,6 +156,9 @@ uint8_t *parse_room(struct http_connection *connection, size_t *size);
 void request_free(struct http_request *request); /* NULL is fine */
 void requests_free_spare(struct http_server *server);
 
+/* Answers a browser that asks whether a page may send a request. */
+void answer_preflight(struct http_connection *connection);
+
 /* --- answer.c --- */
 
 /* Answers the current request; if there is none, the connection ends with the answer. */
@@ -152,9 +171,6 @@ void output_free(struct http_connection *connection);
 
 /* --- loop.c --- */
 
-/* Accounts for memory; false if it exceeds the server's limit. */
-bool server_hold(struct http_server *server, size_t bytes);
-void server_let_go(struct http_server *server, size_t bytes);
 void connection_live(struct http_connection *connection, enum connection_life life); /* sets a new deadline */
 void connection_watch(struct http_connection *connection); /* updates epoll to what it waits for now */
 

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,9 @@ enum {
     SPARE_DESCRIPTORS = 512, /* left to the rest of the program */
     FEWEST_CONNECTIONS = 16,
     MOST_LINGERED = 1024 * 1024, /* bytes that are read and discarded after a last answer */
+    SHARE = 8,                   /* an address has this part of the places; it gets more while others are free */
+    HEALTH_PLACES = 16,          /* connections of health checks that are not closed to make room */
+    LOOKED_AT = 64,              /* of each life: candidates when room must be made */
 };
 
 static double time_for(enum connection_life life)
@@ -46,21 +50,62 @@ static double time_for(enum connection_life life)
     return seconds[life] == 0 ? (double)INFINITY : seconds[life];
 }
 
-/* --- Memory --- */
+/* --- Addresses --- */
 
-bool server_hold(struct http_server *server, size_t bytes)
+/* IPv4 as mapped into IPv6, and of IPv6 the network: a subscriber has all its addresses. */
+static void key_of(const struct endpoint *from, uint8_t key[16])
 {
-    if (bytes > server->options.most_bytes - server->held) {
-        return false;
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    memset(key, 0, 16);
+    if (from->address.ss_family == AF_INET) {
+        memcpy(key, mapped, sizeof mapped);
+        memcpy(key + sizeof mapped, &((const struct sockaddr_in *)(const void *)&from->address)->sin_addr, 4);
+    } else if (from->address.ss_family == AF_INET6) {
+        const uint8_t *address = ((const struct sockaddr_in6 *)(const void *)&from->address)->sin6_addr.s6_addr;
+        memcpy(key, address, memcmp(address, mapped, sizeof mapped) == 0 ? 16 : 8);
     }
-    server->held += bytes;
-    return true;
 }
 
-void server_let_go(struct http_server *server, size_t bytes)
+static struct caller **bucket_of(struct http_server *server, const uint8_t key[16])
 {
-    assert(bytes <= server->held);
-    server->held -= bytes;
+    uint32_t sum = 2166136261U; /* FNV-1a: whoever finds collisions has one bucket, as long as the places */
+    for (int i = 0; i < 16; i++) {
+        sum = (sum ^ key[i]) * 16777619U;
+    }
+    return &server->peers[(sum ^ sum >> 16) % PEER_BUCKETS];
+}
+
+/* NULL: out of memory. */
+static struct caller *caller_enter(struct http_server *server, const struct endpoint *from)
+{
+    uint8_t key[16];
+    key_of(from, key);
+    struct caller **bucket = bucket_of(server, key), *peer = *bucket;
+    while (peer && memcmp(peer->address, key, sizeof key) != 0) {
+        peer = peer->next;
+    }
+    if (!peer && (peer = calloc(1, sizeof *peer))) {
+        memcpy(peer->address, key, sizeof key);
+        peer->next = *bucket;
+        *bucket = peer;
+    }
+    if (peer) {
+        peer->connections++;
+    }
+    return peer;
+}
+
+static void caller_leave(struct http_server *server, struct caller *peer)
+{
+    if (--peer->connections > 0) {
+        return;
+    }
+    struct caller **at = bucket_of(server, peer->address);
+    while (*at != peer) {
+        at = &(*at)->next;
+    }
+    *at = peer->next;
+    free(peer);
 }
 
 /* --- Lives --- */
@@ -83,6 +128,7 @@ static void enter_queue(struct http_connection *connection)
 
 static void watch_for(struct http_connection *connection, uint32_t events)
 {
+    events |= connection->left_s > 0 ? 0 : (uint32_t)EPOLLRDHUP;
     if (events != connection->events) {
         connection->events = events;
         struct epoll_event event = {.events = events, .data.ptr = connection};
@@ -102,7 +148,7 @@ void connection_watch(struct http_connection *connection)
      * Most peers send nothing while they wait for an answer, so it does not matter that epoll would report it
      * (on_event).
      */
-    if (connection->life != LIFE_HANDLED || writes || connection->events != EPOLLIN) {
+    if (connection->life != LIFE_HANDLED || writes || !(connection->events & EPOLLIN)) {
         watch_for(connection, events);
     }
 }
@@ -111,15 +157,16 @@ void connection_live(struct http_connection *connection, enum connection_life li
 {
     leave_queue(connection);
     connection->life = life;
-    connection->deadline_s = connection->server->now_s + time_for(life);
+    connection->since_s = connection->server->now_s;
+    connection->deadline_s = connection->since_s + time_for(life);
     connection->moved = 0;
     enter_queue(connection);
 }
 
 static void let_pending_go(struct http_connection *connection)
 {
-    server_let_go(connection->server, connection->pending_size);
     free(connection->pending);
+    budget_release(&connection->account, connection->pending_size);
     connection->pending = NULL;
     connection->pending_size = 0;
 }
@@ -137,6 +184,7 @@ static void drop(struct http_connection *connection)
     leave_queue(connection);
     if (connection->life == LIFE_STREAMING) {
         atomic_fetch_sub(&server->stream_count, 1);
+        connection->peer->streams--;
         connection->stream.closed(connection->stream.owner, &connection->stream);
     }
     output_free(connection);
@@ -145,6 +193,9 @@ static void drop(struct http_connection *connection)
     connection->session = NULL;
     close(connection->fd);
     connection->is_gone = true;
+    budget_close(&connection->account); /* the handler may stop */
+    caller_leave(server, connection->peer);
+    connection->peer = NULL;
     atomic_fetch_sub(&server->connection_count, 1);
     if (!is_kept) {
         request_free(connection->request);
@@ -157,6 +208,7 @@ static void free_dead(struct http_server *server)
 {
     while (server->dead) {
         struct http_connection *next = server->dead->after;
+        assert(atomic_load(&server->dead->account.used) == 0);
         free(server->dead);
         server->dead = next;
     }
@@ -221,8 +273,10 @@ static void keep_pending(struct http_connection *connection, const uint8_t *byte
         connection->life == LIFE_STREAMING) {
         return; /* nobody will read it */
     }
-    uint8_t *copy = server_hold(connection->server, size) ? malloc(size) : NULL;
+    budget_force(&connection->account, size); /* READ_BYTES at most: it is read again only once this was used */
+    uint8_t *copy = malloc(size);
     if (!copy) {
+        budget_release(&connection->account, size);
         drop(connection);
         return;
     }
@@ -241,6 +295,10 @@ static void handle(struct http_connection *connection)
         return;
     }
     connection_live(connection, LIFE_HANDLED);
+    if (request->is_preflight) {
+        answer_preflight(connection);
+        return;
+    }
     request->route->handle(connection->server->options.context, request);
 }
 
@@ -295,7 +353,7 @@ static bool take_pending(struct http_connection *connection)
     const size_t size = connection->pending_size;
     connection->pending = NULL;
     connection->pending_size = 0;
-    server_let_go(connection->server, size); /* the rest is counted again */
+    budget_release(&connection->account, size); /* the rest is counted again */
     const bool lives = take_in(connection, bytes, size);
     free(bytes);
     return lives;
@@ -382,9 +440,15 @@ static void move_on(struct http_connection *connection)
 
 static void on_event(struct http_connection *connection, uint32_t events)
 {
-    if (!connection->is_gone && (events & (EPOLLERR | EPOLLHUP)) && !(events & EPOLLIN)) {
+    const bool is_handled = connection->life == LIFE_HANDLED;
+    if ((events & EPOLLRDHUP) && connection->left_s <= 0) {
+        connection->left_s = connection->server->now_s; /* or it only sends no more: drop_leavers */
+    }
+    if (!connection->is_gone && (events & (EPOLLERR | EPOLLHUP)) && (is_handled || !(events & EPOLLIN))) {
         drop(connection);
-    } else if (connection->life == LIFE_HANDLED && (events & EPOLLIN)) {
+    } else if (is_handled && (events & EPOLLRDHUP)) {
+        watch_for(connection, 0);
+    } else if (is_handled && (events & EPOLLIN)) {
         watch_for(connection, 0); /* what arrives meanwhile is read after the answer */
     } else {
         move_on(connection);
@@ -393,29 +457,115 @@ static void on_event(struct http_connection *connection, uint32_t events)
 
 /* --- Connections come --- */
 
+/* Does it hold an answer, or memory for one, without reading? */
+static bool is_stalled(const struct http_connection *connection)
+{
+    return connection->unsent > 0 && connection->moved == 0 &&
+           connection->server->now_s - connection->since_s >= HTTP_STALL_S;
+}
+
+/*
+ * How readily a connection is closed to make room. What it has shown counts most, then whether its address has more
+ * than its share, then what it is doing; one that has just come may first say what it wants.
+ */
+static int expendable(const struct http_connection *connection)
+{
+    enum { UNKNOWN = 1 << 28, CROWD = 1 << 8, STALLED = 15, FRESH = 1 };
+    static const int lives[LIFE_COUNT] = {
+        [LIFE_LINGERING] = 14, [LIFE_IDLE] = 12,     [LIFE_SHAKING] = 10,  [LIFE_HEAD] = 9,   [LIFE_BODY] = 8,
+        [LIFE_ENDING] = 7,     [LIFE_ANSWERING] = 6, [LIFE_STREAMING] = 4, [LIFE_HANDLED] = 2};
+    const struct http_server *server = connection->server;
+    const int crowd = connection->peer->connections;
+    const bool is_new = (connection->life == LIFE_SHAKING || connection->life == LIFE_HEAD) &&
+                        server->now_s - connection->since_s < HTTP_STALL_S;
+    return (connection->is_known ? 0 : UNKNOWN) + (crowd > server->most_connections / SHARE ? crowd * CROWD : 0) +
+           (is_stalled(connection) ? STALLED
+            : is_new               ? FRESH
+                                   : lives[connection->life]);
+}
+
+/* Closes the connection that can best be done without; of equal ones the one that has been so for longest. */
 static bool evict(struct http_server *server)
 {
-    struct http_connection *oldest = server->queues[LIFE_IDLE].first;
-    oldest = oldest ? oldest : server->queues[LIFE_LINGERING].first;
-    oldest = oldest ? oldest : server->queues[LIFE_SHAKING].first;
-    oldest = oldest ? oldest : server->queues[LIFE_HEAD].first;
-    if (oldest) {
-        drop(oldest);
+    struct http_connection *victim = NULL;
+    int most = -1;
+    for (int life = 0; life < LIFE_COUNT; life++) {
+        int looked = 0, healthy = 0;
+        for (struct http_connection *at = server->queues[life].first; at && looked < LOOKED_AT; at = at->after) {
+            looked++;
+            if (at->is_health && healthy++ < HEALTH_PLACES) {
+                continue;
+            }
+            const int score = expendable(at);
+            if (score > most) {
+                most = score;
+                victim = at;
+            }
+        }
     }
-    return oldest;
+    if (victim) {
+        atomic_fetch_add_explicit(&server->evicted, 1, memory_order_relaxed);
+        drop(victim);
+    }
+    return victim;
+}
+
+/*
+ * Requests were refused because answers that nobody reads fill the memory: their connections end, the strangers' first,
+ * until half of it is free.
+ */
+static void evict_stalled(struct http_server *server)
+{
+    static const enum connection_life lives[] = {LIFE_ANSWERING, LIFE_ENDING, LIFE_STREAMING};
+    for (int known = 0; known < 2; known++) {
+        for (int i = 0; i < 3; i++) {
+            struct http_connection *next;
+            for (struct http_connection *at = server->queues[lives[i]].first; at; at = next) {
+                next = at->after;
+                if (atomic_load(&server->budget.used) <= server->budget.most / 2) {
+                    return;
+                }
+                if (is_stalled(at) && at->is_known == (known == 1)) {
+                    atomic_fetch_add_explicit(&server->evicted, 1, memory_order_relaxed);
+                    drop(at);
+                }
+            }
+        }
+    }
+}
+
+/*
+ * Handlers need not answer those who have left. Who only sends no more, and is answered within HTTP_STALL_S, looks the
+ * same until then.
+ */
+static void drop_leavers(struct http_server *server)
+{
+    struct http_connection *next;
+    for (struct http_connection *at = server->queues[LIFE_HANDLED].first; at; at = next) {
+        next = at->after;
+        if (at->left_s > 0 && server->now_s - fmax(at->left_s, at->since_s) >= HTTP_STALL_S) {
+            drop(at);
+        }
+    }
 }
 
 static void add_connection(struct http_server *server, int fd, const struct endpoint *from)
 {
     struct http_connection *connection = calloc(1, sizeof *connection);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = connection};
     if (connection && server->options.keys) {
         connection->session = web_session_create(server->options.keys, NULL, fd);
     }
-    if (!connection || (server->options.keys && !connection->session) ||
+    if (connection) {
+        connection->peer = caller_enter(server, from);
+    }
+    if (!connection || !connection->peer || (server->options.keys && !connection->session) ||
         epoll_ctl(server->poll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
         if (connection) {
             web_session_destroy(connection->session);
+        }
+        if (connection && connection->peer) {
+            caller_leave(server, connection->peer);
         }
         free(connection);
         close(fd);
@@ -424,8 +574,9 @@ static void add_connection(struct http_server *server, int fd, const struct endp
     socket_set_options(fd, from);
     connection->server = server;
     connection->fd = fd;
-    connection->events = EPOLLIN;
+    connection->events = EPOLLIN | EPOLLRDHUP;
     connection->life = server->options.keys ? LIFE_SHAKING : LIFE_IDLE;
+    connection->since_s = server->now_s;
     connection->deadline_s = server->now_s + time_for(connection->life);
     parse_begin(connection);
     enter_queue(connection);
@@ -516,6 +667,12 @@ static void tick(struct http_server *server)
             expire(first);
         }
     }
+    drop_leavers(server);
+    const uint64_t too_busy = atomic_load(&server->budget.later);
+    if (too_busy != server->too_busy) {
+        server->too_busy = too_busy;
+        evict_stalled(server);
+    }
     if (!server->is_accepting && !atomic_load(&server->drains)) {
         listen_on(server, true);
     }
@@ -535,6 +692,7 @@ static void deliver(struct http_request *request)
         if (answer.release) {
             answer.release(answer.owner);
         }
+        budget_release(&connection->account, answer.charged);
         request_free(request);
         connection->request = NULL;
         bury(connection);
@@ -668,6 +826,8 @@ bool http_server_start(struct http_server **out, const struct http_options *opti
         return error_set(error, "out of memory");
     }
     *server = (struct http_server){.options = *options, .listener = -1, .poll_fd = -1, .wake = {-1}};
+    server->budget.most = options->most_bytes;
+    server->budget.setting = options->memory_setting;
     server->now_s = clock_monotonic_s();
     server->most_connections = most_connections(options);
     server->is_accepting = true;
@@ -740,6 +900,12 @@ void http_server_counts(const struct http_server *server, struct http_counts *co
                                    .refused = atomic_load(&server->refused),
                                    .bytes_in = atomic_load(&server->bytes_in),
                                    .bytes_out = atomic_load(&server->bytes_out),
+                                   .evicted = atomic_load(&server->evicted),
                                    .connections = atomic_load(&server->connection_count),
-                                   .streams = atomic_load(&server->stream_count)};
+                                   .streams = atomic_load(&server->stream_count),
+                                   .memory = atomic_load(&server->budget.used),
+                                   .most_memory = server->budget.most,
+                                   .peak_memory = atomic_load(&server->budget.peak),
+                                   .too_large = atomic_load(&server->budget.never),
+                                   .too_busy = atomic_load(&server->budget.later)};
 }

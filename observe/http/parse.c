@@ -34,6 +34,15 @@ static int refuse(struct http_connection *connection, int status, const char *te
     return -1;
 }
 
+/* After a charge was refused, or memory ran out. */
+static int refuse_memory(struct http_connection *connection)
+{
+    if (budget_refusal(&connection->account) == BUDGET_NEVER) {
+        return refuse(connection, 413, "the request is larger than one may be here");
+    }
+    return refuse(connection, 503, "the server is busy: try again later");
+}
+
 /* --- The head's text --- */
 
 static bool grow_head(struct http_connection *connection, size_t needed)
@@ -46,12 +55,12 @@ static bool grow_head(struct http_connection *connection, size_t needed)
     if (room == request->head_room) {
         return true;
     }
-    if (!server_hold(connection->server, room - request->head_room)) {
+    if (!budget_charge(&connection->account, room - request->head_room, NULL)) {
         return false;
     }
     char *head = realloc(request->head, room);
     if (!head) {
-        server_let_go(connection->server, room - request->head_room);
+        budget_release(&connection->account, room - request->head_room);
         return false;
     }
     request->head = head;
@@ -67,7 +76,7 @@ static int add_text(llhttp_t *parser, const char *at, size_t size)
         return refuse(connection, 431, "the request's head is longer than 16 KiB");
     }
     if (!request->has_head && !grow_head(connection, request->head_size + size + 1)) {
-        return refuse(connection, 503, "the server is busy: try again later");
+        return refuse_memory(connection);
     }
     if (!request->has_head) { /* trailers are not used: only their size counts */
         memcpy(request->head + request->head_size, at, size);
@@ -105,12 +114,14 @@ static int on_message_begin(llhttp_t *parser)
     struct http_server *server = connection->server;
     struct http_request *spare = server->spare;
     const size_t size = sizeof *spare + (spare ? spare->head_room + spare->body_room : 0);
-    if (!server_hold(server, size)) {
-        return refuse(connection, 503, "the server is busy: try again later");
+    connection->account.most = server->options.most_each;
+    atomic_store(&connection->account.refusal, (int)BUDGET_FITS);
+    if (!budget_charge(&connection->account, size, NULL)) {
+        return refuse_memory(connection);
     }
     connection->request = spare ? take_spare(server) : calloc(1, sizeof *connection->request);
     if (!connection->request) {
-        server_let_go(server, size);
+        budget_release(&connection->account, size);
         return refuse(connection, 503, "out of memory: try again later");
     }
     connection->request->connection = connection;
@@ -159,7 +170,7 @@ static int on_header_field_complete(llhttp_t *parser)
         return refuse(connection, 431, "more than 64 headers");
     }
     if (!grow_head(connection, request->head_size + 1)) {
-        return refuse(connection, 503, "the server is busy: try again later");
+        return refuse_memory(connection);
     }
     request->headers[request->header_count].name = (uint16_t)end_text(request);
     return 0;
@@ -176,7 +187,7 @@ static int on_header_value_complete(llhttp_t *parser)
         return refuse(connection, 431, "the request's head is longer than 16 KiB");
     }
     if (!grow_head(connection, request->head_size + 1)) {
-        return refuse(connection, 503, "the server is busy: try again later");
+        return refuse_memory(connection);
     }
     request->headers[request->header_count++].value = (uint16_t)end_text(request);
     return 0;
@@ -313,7 +324,7 @@ static bool is_token(const char *given, const char *wanted)
     return sodium_memcmp(a, b, sizeof a) == 0;
 }
 
-static bool may_ask(const struct http_connection *connection)
+static bool may_ask(struct http_connection *connection)
 {
     const struct http_request *request = connection->request;
     const char *token = connection->server->options.token;
@@ -321,8 +332,34 @@ static bool may_ask(const struct http_connection *connection)
     if (!token || (request->route && request->route->is_public)) {
         return true;
     }
-    return header_times(request, "authorization") == 1 && strncasecmp(given, "bearer ", 7) == 0 &&
-           is_token(given + 7 + strspn(given + 7, " "), token);
+    connection->is_known = header_times(request, "authorization") == 1 && strncasecmp(given, "bearer ", 7) == 0 &&
+                           is_token(given + 7 + strspn(given + 7, " "), token);
+    return connection->is_known;
+}
+
+/* Is this text, whatever its case, one of the words of a list with commas? */
+static bool is_listed(const char *list, const char *text, size_t size)
+{
+    while (list && *list != '\0') {
+        const size_t length = strcspn(list, ",");
+        if (length == size && strncasecmp(list, text, size) == 0) {
+            return true;
+        }
+        list += length + (list[length] == ',');
+    }
+    return false;
+}
+
+/* The bytes of "host:port" that are the host's; brackets around an IPv6 address are not. */
+static const char *host_of(const char *text, size_t *size)
+{
+    const char *colon = strrchr(text, ':');
+    *size = colon && !strchr(colon, ']') ? (size_t)(colon - text) : strlen(text);
+    if (text[0] != '[' || *size < 2) {
+        return text;
+    }
+    *size -= 2;
+    return text + 1;
 }
 
 /*
@@ -331,23 +368,73 @@ static bool may_ask(const struct http_connection *connection)
  */
 static bool is_for_us(const struct http_connection *connection)
 {
-    static const char *const loopback[] = {"localhost", "127.0.0.1", "[::1]"};
     const struct http_options *options = &connection->server->options;
     const char *host = http_request_header(connection->request, "host");
+    size_t size;
     if (options->token || !options->only_host || !host) {
         return true;
     }
-    const char *colon = strrchr(host, ':');
-    const size_t size = colon && !strchr(colon, ']') ? (size_t)(colon - host) : strlen(host);
-    for (size_t i = 0; i < sizeof loopback / sizeof loopback[0]; i++) {
-        if (size == strlen(loopback[i]) && strncasecmp(host, loopback[i], size) == 0) {
-            return true;
-        }
+    host = host_of(host, &size);
+    return is_listed("localhost,127.0.0.1,::1", host, size) || is_listed(options->only_host, host, size) ||
+           is_listed(options->hosts, host, size);
+}
+
+/* --- Pages of other origins --- */
+
+/* "http://host:port" is ours if it is what Host says, or one of the allowed names behind which a proxy stands. */
+static bool is_own_origin(const struct http_connection *connection, const char *origin)
+{
+    const char *host = http_request_header(connection->request, "host"), *authority = strstr(origin, "://");
+    if (!authority || !host) {
+        return false;
     }
-    const bool in_brackets = host[0] == '[' && size >= 2;
-    const char *name = in_brackets ? host + 1 : host;
-    const size_t name_size = in_brackets ? size - 2 : size;
-    return name_size == strlen(options->only_host) && strncasecmp(name, options->only_host, name_size) == 0;
+    authority += 3;
+    size_t size, host_size = strlen(host);
+    const char *usual = strncasecmp(origin, "https:", 6) == 0 ? ":443" : ":80"; /* browsers leave it out */
+    if (host_size > strlen(usual) && strcmp(host + host_size - strlen(usual), usual) == 0) {
+        host_size -= strlen(usual);
+    }
+    if (strlen(authority) == host_size && strncasecmp(authority, host, host_size) == 0) {
+        return true;
+    }
+    const char *name = host_of(authority, &size);
+    return is_listed(connection->server->options.hosts, name, size);
+}
+
+/*
+ * Did a page of another origin send this? Browsers tell: it could not read the answer, but its request would count, in
+ * the log of requests for instance.
+ */
+static bool is_foreign(const struct http_connection *connection)
+{
+    const struct http_request *request = connection->request;
+    const char *origin = http_request_header(request, "origin"), *site = http_request_header(request, "sec-fetch-site");
+    if (request->origin) {
+        return false;
+    }
+    return (origin && (header_times(request, "origin") > 1 || !is_own_origin(connection, origin))) ||
+           (site && strcasecmp(site, "same-origin") != 0 && strcasecmp(site, "none") != 0);
+}
+
+static void find_origin(struct http_connection *connection)
+{
+    struct http_request *request = connection->request;
+    const char *origin = http_request_header(request, "origin");
+    if (origin && header_times(request, "origin") == 1 &&
+        is_listed(connection->server->options.cors, origin, strlen(origin))) {
+        request->origin = origin;
+    }
+}
+
+void answer_preflight(struct http_connection *connection)
+{
+    answer_now(connection,
+               &(struct http_answer){.status = 204,
+                                     .headers = "Access-Control-Allow-Methods: GET, HEAD, POST\r\n"
+                                                "Access-Control-Allow-Headers: Authorization, Content-Type, "
+                                                "Content-Encoding, Inference-Header-Content-Length, Last-Event-ID\r\n"
+                                                "Access-Control-Allow-Private-Network: true\r\n"
+                                                "Access-Control-Max-Age: 600\r\n"});
 }
 
 /* Hard refusals: what follows can't be trusted. */
@@ -364,7 +451,9 @@ static int check_form(struct http_connection *connection, const llhttp_t *parser
     if (!split_target(connection->request)) {
         return refuse(connection, 400, "the request target is not a path in UTF-8");
     }
-    if ((parser->flags & F_TRANSFER_ENCODING) && !(parser->flags & F_CHUNKED)) {
+    if ((parser->flags & F_TRANSFER_ENCODING) &&
+        (!(parser->flags & F_CHUNKED) ||
+         strcasecmp(http_request_header(request, "transfer-encoding"), "chunked") != 0)) {
         return refuse(connection, 501, "the only transfer encoding supported is chunked");
     }
     if ((parser->flags & F_TRANSFER_ENCODING) && (request->is_old || header_times(request, "transfer-encoding") > 1)) {
@@ -378,10 +467,23 @@ static void check_wish(struct http_connection *connection, const llhttp_t *parse
 {
     struct http_request *request = connection->request;
     if (!is_for_us(connection)) {
-        refuse(connection, 421, "the Host header names another machine; a token lifts this rule");
+        refuse(connection, 421,
+               "the Host header names another machine: allow the name by --http_hosts=NAME, or use a "
+               "token, which lifts this rule");
+        return;
+    }
+    find_origin(connection);
+    if (parser->method == HTTP_OPTIONS && request->origin &&
+        http_request_header(request, "access-control-request-method")) {
+        request->is_preflight = true; /* never with a token */
         return;
     }
     find_route(connection);
+    connection->is_health = request->route && request->route->is_health;
+    if (request->method == HTTP_METHOD_POST && is_foreign(connection)) {
+        refuse(connection, 403, "this comes from a page of another origin: allow it by --http_cors=ORIGIN");
+        return;
+    }
     if (!may_ask(connection)) {
         connection->refusal = 401;
         connection->refusal_text = "a token is required: Authorization: Bearer TOKEN";
@@ -411,7 +513,7 @@ static int on_headers_complete(llhttp_t *parser)
     }
     const bool has_body = (parser->flags & F_CHUNKED) || parser->content_length > 0;
     check_wish(connection, parser);
-    if (has_body && (connection->refusal != 0 || request->route->most_body == 0)) {
+    if (has_body && (connection->refusal != 0 || !request->route || request->route->most_body == 0)) {
         return refuse(connection, 413, "no body is accepted here");
     }
     if (has_body) {
@@ -434,12 +536,14 @@ static bool grow_body(struct http_connection *connection, size_t needed)
     if (room == request->body_room) {
         return true;
     }
-    if (!server_hold(connection->server, room - request->body_room)) {
+    const size_t each = connection->server->options.most_each;
+    connection->account.most = each > 0 ? each + (size_t)HTTP_TIMES * needed : 0;
+    if (!budget_charge(&connection->account, room - request->body_room, NULL)) {
         return false;
     }
     uint8_t *body = realloc(request->body, room + HTTP_BODY_SLACK);
     if (!body) {
-        server_let_go(connection->server, room - request->body_room);
+        budget_release(&connection->account, room - request->body_room);
         return false;
     }
     request->body = body;
@@ -456,7 +560,7 @@ static int on_body(llhttp_t *parser, const char *at, size_t size)
         return refuse(connection, 413, "the body is too large");
     }
     if (!grow_body(connection, request->body_size + size)) {
-        return refuse(connection, 503, "the server is busy: try again later");
+        return refuse_memory(connection);
     }
     if ((const uint8_t *)at != request->body + request->body_size) { /* otherwise it was received in place */
         memcpy(request->body + request->body_size, at, size);
@@ -509,6 +613,8 @@ void parse_begin(struct http_connection *connection)
 {
     llhttp_init(&connection->parser, HTTP_REQUEST, &settings);
     connection->parser.data = connection;
+    connection->account.budget = &connection->server->budget;
+    connection->account.most = connection->server->options.most_each;
 }
 
 bool parse(struct http_connection *connection, const uint8_t *bytes, size_t size, size_t *taken)
@@ -550,7 +656,7 @@ void request_free(struct http_request *request)
     }
     struct http_server *server = request->connection->server;
     const size_t size = request->head_room + request->body_room;
-    server_let_go(server, sizeof *request + size);
+    budget_release(&request->connection->account, sizeof *request + size);
     if (server->spare_count < MOST_SPARE && size <= MOST_SPARE_BYTES - server->spare_bytes) {
         request->next_answered = server->spare;
         server->spare = request;
@@ -580,6 +686,11 @@ enum http_method http_request_method(const struct http_request *request)
 const char *http_request_path(const struct http_request *request)
 {
     return request->path;
+}
+
+struct budget_account *http_request_account(struct http_request *request)
+{
+    return &request->connection->account;
 }
 
 const uint8_t *http_request_body(const struct http_request *request, size_t *size)

@@ -2,9 +2,11 @@
  * An HTTP/1.1 server on one thread: epoll, llhttp for the grammar, TLS where wanted, and a table of routes.
  *
  * Made for hostile networks. A silent connection costs a small struct; a request takes memory as its bytes arrive, up
- * to limits, and all requests and answers together never more than http_options.most_bytes. Everything has a deadline:
- * the head, the body, an answer that the peer does not read. At the limit of connections, the longest idle one is
- * closed. Ambiguous framing (two lengths, folded lines, both framings) is refused, and the connection closed.
+ * to limits, and all requests and answers together never more than http_options.most_bytes, from one budget that
+ * handlers charge as well (http_request_account). Everything has a deadline: the head, the body, an answer that the
+ * peer does not read. At the limit of connections a new one takes another's place, whatever that is doing: first those
+ * without a token, of addresses with more than their share, that read nothing or wait. Health checks keep theirs.
+ * Ambiguous framing (two lengths, folded lines, both framings) is refused, and the connection closed.
  *
  * A handler runs on the server's thread and must not block. It answers at once, or keeps the request, which any thread
  * may answer later. Requests of one connection are answered in their order: the next is read once the last is answered.
@@ -16,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/error.h"
 
 enum {
@@ -28,6 +31,8 @@ enum {
     HTTP_LINGER_S = 2, /* after an answer that ends a connection, for the peer to read it */
     HTTP_MOVE_BYTES = 64 * 1024,
     HTTP_BODY_SLACK = 64, /* readable bytes after a request's body */
+    HTTP_STALL_S = 1,     /* who reads nothing for so long, or leaves, makes room for others */
+    HTTP_TIMES = 16,      /* bytes that a request may take for each of its own, besides http_options.most_each */
 };
 
 struct http_server;
@@ -41,6 +46,7 @@ struct http_route {
     const char *path; /* "/api/status"; a final asterisk matches anything */
     int methods;      /* of enum http_method; GET includes HEAD */
     bool is_public;   /* needs no token */
+    bool is_health;   /* a health check: whoever asks keeps its place */
     size_t most_body; /* bytes; a longer one is refused before it is read */
     void (*handle)(void *context, struct http_request *request);
 };
@@ -67,8 +73,12 @@ struct http_options {
     const struct web_keys *keys; /* NULL: plain text */
     const char *token;           /* required in "Authorization: Bearer"; NULL: none */
     const char *only_host;       /* without a token: the one name besides loopback's allowed in Host; NULL: any */
+    const char *hosts;           /* further such names, separated by commas; NULL: none */
+    const char *cors;            /* origins whose pages may use this server, separated by commas; NULL: none */
     int most_connections;        /* 0: HTTP_CONNECTIONS, or what the limit of descriptors allows */
     size_t most_bytes;           /* of all current requests and answers together */
+    size_t most_each;            /* of one of them, plus HTTP_TIMES for each byte of its body; 0: most_bytes */
+    const char *memory_setting;  /* the flag that sets most_bytes, for errors; NULL: none */
     bool gives_way;              /* the thread runs at lower priority; otherwise it asks for low latency */
 };
 
@@ -88,7 +98,10 @@ uint16_t http_server_port(const struct http_server *server);
 struct http_counts {
     uint64_t requests, refused; /* refused: answered with 400 or above */
     uint64_t bytes_in, bytes_out;
+    uint64_t evicted; /* connections closed to make room */
     int connections, streams;
+    size_t memory, most_memory, peak_memory; /* bytes of requests and answers */
+    uint64_t too_large, too_busy;            /* requests refused for more memory than one may take; than is free */
 };
 void http_server_counts(const struct http_server *server, struct http_counts *counts); /* any thread */
 
@@ -99,6 +112,12 @@ const char *http_request_path(const struct http_request *request); /* decoded, w
 const char *http_request_header(const struct http_request *request, const char *name); /* NULL: not there */
 /* HTTP_BODY_SLACK more bytes, of any value, are readable after its last byte. */
 const uint8_t *http_request_body(const struct http_request *request, size_t *size);
+
+/*
+ * What the request's memory is charged to, from any thread until it is answered: the body is already. It is closed when
+ * the client leaves (base/budget.h).
+ */
+struct budget_account *http_request_account(struct http_request *request);
 
 /* Copies the query's parameter, decoded, into text. False: it is missing, or does not fit. */
 bool http_request_parameter(const struct http_request *request, const char *name, char *text, size_t size);
@@ -118,7 +137,9 @@ struct http_answer {
     size_t tail_size;
     void (*release)(void *owner); /* called once, when both are no longer needed; NULL: not needed */
     void *owner;
+    size_t charged; /* bytes of them in the request's account, which pass to the server; 0: it charges them itself */
 };
+/* An answer that exceeds its memory is replaced by 413 or 503; 503 always says Retry-After. */
 void http_answer(struct http_request *request, const struct http_answer *answer);
 
 /* {"error": text} */
@@ -136,6 +157,9 @@ struct http_stream *http_stream_begin(struct http_request *request, const char *
 
 /* Bytes that the peer has not taken yet. Do not send anything unimportant to a peer that lags. */
 size_t http_stream_unsent(const struct http_stream *stream);
+
+/* How many streams the peer's address has. */
+int http_stream_crowd(const struct http_stream *stream);
 
 /* Ends the stream: the peer gets what is unsent, then the end. Calls `closed` now. */
 void http_stream_end(struct http_stream *stream);

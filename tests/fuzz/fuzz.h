@@ -23,6 +23,16 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
+/*
+ * A target's promise: an input takes at most `times` its bytes and `constant` more, what it frees again included, and
+ * what each allocation of the sanitizer's own rounds up. tests/fuzz/limit.c counts.
+ */
+struct fuzz_memory {
+    size_t times, constant;
+};
+#define FUZZ_MEMORY(times, constant) const struct fuzz_memory fuzz_memory = {(times), (constant)};
+extern const struct fuzz_memory fuzz_memory;
+
 /* --- The input --- */
 
 struct input {

@@ -21,7 +21,8 @@ static void survey_table(struct survey *survey)
     struct row row;
     struct error error;
     bool again;
-    if (!rows_open_bytes(&rows, "table", table, strlen(table), &(struct config_data){.header = HEADER_YES}, &error) ||
+    if (!rows_open_bytes(&rows, "table", table, strlen(table), &(struct config_data){.header = HEADER_YES}, NULL,
+                         &error) ||
         !survey_begin(survey, rows, &config, false, &error)) {
         abort();
     }

@@ -22,6 +22,9 @@ void __wrap_connection_live(struct http_connection *connection, enum connection_
     connection->life = life;
 }
 
+/* A request's head and body, each in room of twice its size while that grows, and the requests kept for reuse. */
+FUZZ_MEMORY(8, 16 * 1024)
+
 static void note(struct understood *seen, const void *bytes, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
@@ -84,7 +87,7 @@ static struct understood read_all(struct http_server *server, const uint8_t *byt
     seen.refusal = connection.refusal;
     request_free(connection.request);
     requests_free_spare(server);
-    assert(server->held == 0);
+    assert(atomic_load(&server->budget.used) == 0);
     return seen;
 }
 
@@ -96,14 +99,15 @@ static bool is_same_refusal(int whole, int cut)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    static const struct http_route routes[] = {{"/api/status", HTTP_METHOD_GET, false, 0, NULL},
-                                               {"/api/thing", HTTP_METHOD_POST, false, MOST_BODY, NULL},
-                                               {"/healthz", HTTP_METHOD_GET, true, 0, NULL},
-                                               {"/files/*", HTTP_METHOD_GET, false, 0, NULL},
+    static const struct http_route routes[] = {{"/api/status", HTTP_METHOD_GET, false, false, 0, NULL},
+                                               {"/api/thing", HTTP_METHOD_POST, false, false, MOST_BODY, NULL},
+                                               {"/healthz", HTTP_METHOD_GET, true, true, 0, NULL},
+                                               {"/files/*", HTTP_METHOD_GET, false, false, 0, NULL},
                                                {.path = NULL}};
     struct input input = input_of(bytes, size);
     const uint8_t kind = input_byte(&input);
-    struct http_server server = {.options = {.routes = routes, .most_bytes = 1 << 20}};
+    struct http_server server = {.options = {.routes = routes, .most_each = 1 << 18, .cors = "https://app"},
+                                 .budget = {.most = 1 << 20}};
     server.options.token = kind & 1 ? "secret" : NULL;
     server.options.only_host = kind & 2 ? "here" : NULL;
     const struct understood whole = read_all(&server, input.next, input_left(&input), 0);

@@ -26,6 +26,9 @@ bool cpu_engine_create(struct engine **engine, const struct engine_options *opti
     return error_set(error, "there are no engines here");
 }
 
+/* The limit below, what growing copies, and constants: a reader's buffers, a batch of rows, intakes kept. */
+FUZZ_MEMORY(2 * HTTP_TIMES, 3 * 1024 * 1024)
+
 static void check_rows(const struct examples *rows)
 {
     for (int i = 0; i < rows->count * rows->numbers; i++) {
@@ -53,18 +56,23 @@ static void check_answer(const struct call *call, const char *type, const char *
 static void answer_call(struct call *call, struct intake *intake)
 {
     char headers[512] = "";
-    struct text_buffer body = {0};
     struct error error;
     const size_t count = (size_t)intake->examples.count;
     float *outputs = calloc(2 * count + 1, sizeof *outputs);
     const struct answers answers = {.version = call->version, .outputs = outputs, .count = (int)count};
     assert(adding_forward(NULL, false, &intake->examples, 0, (int)count, outputs, &error));
     size_t size;
-    const char *type = call->protocol->write(call, &answers, &body, headers);
-    char *bytes = text_buffer_take(&body, &size);
-    assert(type && bytes && !call->tail.failed);
+    const char *type = call->protocol->write(call, &answers, &call->text, headers);
+    const size_t charged = call->text.room;
+    char *bytes = text_buffer_take(&call->text, &size);
+    if (bytes && !call->tail.failed) {
+        assert(type);
+        check_answer(call, type, headers, bytes, size);
+        budget_release(call->account, charged);
+    } else {
+        assert(budget_refusal(call->account) == BUDGET_NEVER);
+    }
     text_buffer_free(&call->tail);
-    check_answer(call, type, headers, bytes, size);
     free(bytes);
     free(outputs);
 }
@@ -103,12 +111,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     const uint8_t choice = input_byte(&input);
     const uint16_t low = input_byte(&input), length = (uint16_t)(low | input_byte(&input) << 8);
     set_length(&request, head, length);
+    /* As in a server with --max_memory_mb=4; everything must be charged, or FUZZ_MEMORY tells. */
+    struct budget budget = {.most = (size_t)1 << 30};
+    struct budget_account account = {.budget = &budget, .most = ((size_t)1 << 20) + HTTP_TIMES * size};
     struct call call = {.request = &request,
+                        .account = &account,
+                        .text = {.account = &account},
+                        .tail = {.account = &account},
                         .served = &served,
                         .version = choice & 4 ? &table : &pictures,
                         .protocol = protocols[choice & 3]};
     call.body = input_bytes(&input, size, &call.size);
     assert(intake_begin(&intake, 0, call.version, &error));
+    intake_charge(&intake, call.account);
     if (call.protocol->read(&call, &intake, &error)) {
         check_rows(&intake.examples);
         answer_call(&call, &intake);
@@ -119,5 +134,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         call.protocol->forget(&call);
     }
     free(call.format);
+    text_buffer_free(&call.text);
+    text_buffer_free(&call.tail);
+    intake_shrink(&intake);
+    assert(atomic_load(&account.used) == call.charged + intake.charged);
     return 0;
 }

@@ -20,6 +20,7 @@ struct fake_request {
     const char *encoding, *accepted; /* of the body; of the answer */
     uint8_t body[512];
     size_t size;
+    struct budget_account *account;
     int status;
     char answer[4096], headers[512];
     size_t answer_size;
@@ -29,6 +30,7 @@ struct fake_request {
 const char *__wrap_http_request_header(const struct http_request *request, const char *name);
 bool __wrap_http_request_accepts(const struct http_request *request, const char *header, const char *word);
 const uint8_t *__wrap_http_request_body(const struct http_request *request, size_t *size);
+struct budget_account *__wrap_http_request_account(struct http_request *request);
 void __wrap_http_answer(struct http_request *request, const struct http_answer *answer);
 void __wrap_http_answer_error(struct http_request *request, int status, const char *format, ...);
 
@@ -50,6 +52,11 @@ const uint8_t *__wrap_http_request_body(const struct http_request *request, size
     return fake->body;
 }
 
+struct budget_account *__wrap_http_request_account(struct http_request *request)
+{
+    return ((struct fake_request *)request)->account;
+}
+
 void __wrap_http_answer(struct http_request *request, const struct http_answer *answer)
 {
     struct fake_request *fake = (struct fake_request *)request;
@@ -65,6 +72,7 @@ void __wrap_http_answer(struct http_request *request, const struct http_answer *
     if (answer->release) {
         answer->release(answer->owner);
     }
+    budget_release(fake->account, answer->charged);
     sem_post(&fake->answered);
 }
 
@@ -429,6 +437,97 @@ static void test_nothing_is_packed_while_others_wait(void **state)
     assert_non_null(strstr(scene->requests[4].headers, "Content-Encoding: gzip"));
 }
 
+/* Members follow each other, as `cat a.gz b.gz` makes them; codings are the same in capitals. */
+static void test_all_members_of_gzip(void **state)
+{
+    struct scene *scene = *state;
+    uint8_t packed[400];
+    size_t size = 0;
+    begin(scene, 8, 100, 0);
+    for (int i = 0; i < 3; i++) {
+        const uint8_t row[] = {(uint8_t)(i + 1), 0, 0, 0};
+        size += pack(packed + size, sizeof packed - size, row, sizeof row);
+    }
+    static const char *const codings[] = {"gzip", "GZIP", "x-gzip"};
+    for (int i = 0; i < 3; i++) {
+        scene->requests[i].encoding = codings[i];
+        send_bytes(scene, i, packed, size);
+        expect(scene, i, 200, "1 2 3 ");
+    }
+    scene->requests[3].encoding = "gzip";
+    packed[size] = 'x';
+    send_bytes(scene, 3, packed, size + 1);
+    expect(scene, 3, 400, "the body is not complete gzip");
+    scene->requests[4].encoding = "Identity";
+    send_bytes(scene, 4, "\1\0\0\0", 4);
+    expect(scene, 4, 200, "1 ");
+}
+
+/* What one may never take is 413, what others take at the moment 503; all is returned. */
+static void test_memory_is_charged(void **state)
+{
+    struct scene *scene = *state;
+    struct budget budget = {.most = 64 * 1024, .setting = "--max_memory_mb"};
+    struct budget_account mine = {.budget = &budget, .most = 20 * 1024}, other = {.budget = &budget};
+    struct error error;
+    uint8_t rows[400] = {1};
+    strcpy(scene->served.name, "long");
+    begin(scene, 8, 100, 0);
+    scene->requests[0].account = scene->requests[1].account = scene->requests[2].account = &mine;
+    send_bytes(scene, 0, "\1\2\0\0\0\0\0\0", TALKATIVE);
+    sem_wait(&scene->requests[0].answered);
+    assert_int_equal(scene->requests[0].status, 200);
+    mine.most = 2048; /* less than that answer needs */
+    send_bytes(scene, 1, "\1\2\0\0\0\0\0\0", TALKATIVE);
+    sem_wait(&scene->requests[1].answered);
+    assert_int_equal(scene->requests[1].status, 413);
+    assert_non_null(strstr(scene->requests[1].answer, "--max_memory_mb"));
+    atomic_store(&mine.refusal, (int)BUDGET_FITS);
+    mine.most = 0;
+    assert_true(budget_charge(&other, budget.most - 100, &error));
+    send_bytes(scene, 2, rows, sizeof rows);
+    sem_wait(&scene->requests[2].answered);
+    assert_int_equal(scene->requests[2].status, 503);
+    assert_non_null(strstr(scene->requests[2].answer, "are in use; try again"));
+    budget_release(&other, budget.most - 100);
+    work_stop(scene->work);
+    assert_int_equal(atomic_load(&mine.used), 0);
+    assert_int_equal(atomic_load(&budget.used), 0);
+    work_free(scene->work);
+    scene->work = NULL;
+}
+
+/* Nothing is computed for those who have left, queued or read already; others in their batch get their answers. */
+static void test_who_has_left_costs_nothing(void **state)
+{
+    struct scene *scene = *state;
+    struct budget budget = {.most = 1 << 20};
+    struct budget_account gone = {.budget = &budget}, here = {.budget = &budget};
+    begin(scene, 8, 100, 0);
+    scene->requests[0].account = &gone;
+    scene->requests[1].account = scene->requests[2].account = &gone;
+    scene->requests[3].account = &here;
+    occupy(scene); /* it is being read */
+    send_bytes(scene, 1, "\1\0\0\0", 4);
+    send_bytes(scene, 2, "\1\0\0\0", 4);
+    send_bytes(scene, 3, "\5\0\0\0", 4);
+    budget_close(&gone);
+    sem_post(&go_on);
+    expect(scene, 3, 200, "5 ");
+    for (int i = 0; i < 3; i++) {
+        sem_wait(&scene->requests[i].answered);
+        assert_int_equal(scene->requests[i].status, 503);
+    }
+    assert_int_equal(batch_count, 1);
+    assert_int_equal(batches[0], 1);
+    work_stop(scene->work);
+    assert_int_equal(atomic_load(&work_counts(scene->work)->left), 3);
+    assert_int_equal(atomic_load(&work_counts(scene->work)->faulty), 0);
+    assert_int_equal(atomic_load(&budget.used), 0);
+    work_free(scene->work);
+    scene->work = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -443,6 +542,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_packed_requests_are_copied, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_answers_in_gzip, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_nothing_is_packed_while_others_wait, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_all_members_of_gzip, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_memory_is_charged, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_who_has_left_costs_nothing, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

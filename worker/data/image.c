@@ -316,6 +316,13 @@ static uint32_t get_be32(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
+/* The pixels that the header states; 0: there is no whole header. */
+static uint64_t png_pixels(const uint8_t *bytes, size_t size)
+{
+    enum { AT_WIDTH = 16, AT_HEIGHT = 20, END = 24 };
+    return size < END ? 0 : (uint64_t)get_be32(bytes + AT_WIDTH) * get_be32(bytes + AT_HEIGHT);
+}
+
 static bool next_chunk(struct png *png, struct png_chunk *chunk, struct error *error)
 {
     if (png->size - png->at < CHUNK_OVERHEAD) {
@@ -636,6 +643,17 @@ bool image_encode_png(const uint8_t *pixels, int width, int height, uint8_t **by
 bool image_is_known(const uint8_t *bytes, size_t size)
 {
     return png_is(bytes, size) || bmp_is(bytes, size) || pnm_is(bytes, size);
+}
+
+size_t image_memory(const uint8_t *bytes, size_t size)
+{
+    enum { ROWS = 2 * IMAGE_MAX_SIDE * 8, LEAST_BITS = 8 /* pixels in a byte */ };
+    if (!image_is_known(bytes, size)) {
+        return 0;
+    }
+    const uint64_t most = size < IMAGE_MAX_PIXELS / LEAST_BITS ? size * LEAST_BITS : IMAGE_MAX_PIXELS;
+    const uint64_t pixels = png_is(bytes, size) ? png_pixels(bytes, size) : most;
+    return pixels > IMAGE_MAX_PIXELS ? 0 : (size_t)pixels + ROWS;
 }
 
 bool image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)

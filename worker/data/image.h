@@ -28,6 +28,9 @@ struct image {
 /* True if the bytes begin like one of the formats. */
 bool image_is_known(const uint8_t *bytes, size_t size);
 
+/* Upper bound of what decoding takes, by the size that the bytes state; 0: they are no image, or one too large. */
+size_t image_memory(const uint8_t *bytes, size_t size);
+
 /* Errors do not name the file; the caller adds that. */
 bool image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error);
 

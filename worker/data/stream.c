@@ -13,12 +13,14 @@
 #include <zlib.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 
 enum {
     BUFFER_BYTES = 1 << 16,
     GZIP_MOST_RATIO = 1032, /* deflate spends at least 2 bits on 258 bytes */
     ZLIB_WINDOW = 15,       /* the largest window */
     GZIP_WINDOW = 15 + 16,  /* the same; gzip's header and trailer, not zlib's */
+    MUCH = 1 << 26,         /* bytes that are worth asking how many this process may have */
 };
 
 struct stream {
@@ -29,6 +31,8 @@ struct stream {
     uint64_t size;               /* of the file, packed or not */
     uint64_t taken;              /* bytes of the file handed to the reader or to inflate */
     uint64_t content;            /* bytes handed to the reader */
+    struct budget_account *account;
+    size_t charged;
     z_stream inflate;
     const uint8_t *input; /* bytes read from the file but not yet consumed */
     size_t input_left;
@@ -177,11 +181,15 @@ static bool read_plain(struct stream *stream, uint8_t *buffer, size_t size, size
     return true;
 }
 
-/* Nothing may follow the packed data: more would be a second member, or damage. */
+/* What follows the packed data must be another member of gzip; anything else is damage. */
 static bool check_end(struct stream *stream, struct error *error)
 {
     if (!fill(stream, error)) {
         return false;
+    }
+    if (stream->input_left > 0 && stream->packing == STREAM_GZIP && stream->input[0] == 0x1F) {
+        stream->ended = false;
+        return inflateReset(&stream->inflate) == Z_OK || error_set(error, "%s: cannot be unpacked", stream->name);
     }
     if (stream->input_left > 0) {
         return error_set(error, "%s: its %s data ends at byte %llu, but the file continues; fetch it again",
@@ -248,6 +256,25 @@ bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, 
     return done;
 }
 
+void stream_charge_to(struct stream *stream, struct budget_account *account)
+{
+    stream->account = account;
+}
+
+bool stream_charge(struct stream *stream, size_t bytes, struct error *error)
+{
+    uint64_t most;
+    if (!stream->account && bytes >= MUCH && memory_for_this_process(&most) && bytes > most) {
+        return error_set(error, "%s: needs %zu MiB of memory unpacked, and this process may use %llu MiB", stream->name,
+                         bytes >> 20, (unsigned long long)most >> 20);
+    }
+    if (!budget_charge(stream->account, bytes, error)) {
+        return error_wrap(error, "%s", stream->name);
+    }
+    stream->charged += bytes;
+    return true;
+}
+
 bool stream_seek(struct stream *stream, uint64_t offset, struct error *error)
 {
     assert(!stream_is_packed(stream) && stream->fd >= 0);
@@ -289,6 +316,7 @@ void stream_close(struct stream *stream)
     if (stream->fd >= 0) {
         close(stream->fd);
     }
+    budget_release(stream->account, stream->charged);
     free(stream->name);
     free(stream);
 }

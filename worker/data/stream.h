@@ -1,6 +1,6 @@
 /*
- * Reads a file sequentially, unpacking gzip (recognised by its first bytes, not its name) or zlib. Unpacks straight
- * into the caller's memory, so that a large file needs no second copy.
+ * Reads a file sequentially, unpacking gzip (recognised by its first bytes, not its name; all its members) or zlib.
+ * Unpacks straight into the caller's memory, so that a large file needs no second copy.
  *
  * One thread at a time. Errors name the file, the place in it and the cause.
  */
@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/error.h"
 
 struct stream;
@@ -26,6 +27,14 @@ bool stream_open_file_as(struct stream **stream, const char *path, enum stream_p
 bool stream_open_bytes(struct stream **stream, const char *name, const void *bytes, size_t size, struct error *error);
 bool stream_open_bytes_as(struct stream **stream, const char *name, const void *bytes, size_t size,
                           enum stream_packing packing, struct error *error);
+
+/*
+ * Charges what reading this content takes to an account, which must outlive the stream: readers ask before they
+ * allocate, and the stream releases all when it is closed. Without an account all is granted, except what is certainly
+ * more than this process may have.
+ */
+void stream_charge_to(struct stream *stream, struct budget_account *account);
+bool stream_charge(struct stream *stream, size_t bytes, struct error *error);
 
 /* Reads up to `size` bytes; *got < size only at the end of the content, after its checksum was verified. */
 bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error);

@@ -34,6 +34,7 @@ struct prediction {
     const struct schema *schema;
     struct engine *engine;
     const struct predict_watch *watch; /* NULL: nobody's */
+    struct budget_account *account;    /* of the text below; NULL: not counted */
     FILE *out;
     struct rows *rows;
     struct encoder encoder;
@@ -53,8 +54,12 @@ static bool append(struct prediction *self, const char *text, size_t size)
 {
     if (!self->text || size > self->text_capacity - self->text_used) {
         const size_t capacity = 2 * self->text_capacity + size + 1;
+        if (!budget_charge(self->account, capacity - self->text_capacity, NULL)) {
+            return false;
+        }
         char *larger = realloc(self->text, capacity);
         if (!larger) {
+            budget_release(self->account, capacity - self->text_capacity);
             return false;
         }
         self->text = larger;
@@ -112,6 +117,9 @@ static bool put_batch(struct prediction *self, struct error *error)
     struct engine *engine = self->engine;
     if (self->count == 0) {
         return true;
+    }
+    if (budget_is_closed(self->account) || budget_refusal(self->account) != BUDGET_FITS) {
+        return error_set(error, "%s: nobody takes the predictions", rows_name(self->rows));
     }
     if (!engine->table->forward(engine, false, &self->examples, 0, self->count, self->outputs, error)) {
         return false;
@@ -179,7 +187,7 @@ static bool open_rows(struct rows **rows, const char *path, uint8_t **input, con
         return rows_open(rows, path, &config->data, error);
     }
     return file_read("/dev/stdin", MOST_INPUT, input, &size, error) &&
-           rows_open_bytes(rows, "standard input", *input, size, &config->data, error);
+           rows_open_bytes(rows, "standard input", *input, size, &config->data, NULL, error);
 }
 
 /*
@@ -214,6 +222,7 @@ static bool predict_opened(struct prediction *self, struct error *error)
     free(self->outputs);
     outcome_free(&self->outcome);
     free(self->text);
+    budget_release(self->account, self->text_capacity);
     examples_free(&self->examples);
     encoder_end(&self->encoder);
     rows_close(self->rows);
@@ -243,11 +252,16 @@ static bool predict_rows(const struct trained *trained, const char *path, FILE *
 }
 
 bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
-                        const struct predict_watch *watch, FILE *out, struct error *error)
+                        struct budget_account *account, const struct predict_watch *watch, FILE *out,
+                        struct error *error)
 {
-    struct prediction self = {
-        .trained = trained, .schema = trained->schema, .engine = engine, .watch = watch, .out = out};
-    return rows_open_bytes(&self.rows, "body", bytes, size, &trained->config.data, error) &&
+    struct prediction self = {.trained = trained,
+                              .schema = trained->schema,
+                              .engine = engine,
+                              .watch = watch,
+                              .account = account,
+                              .out = out};
+    return rows_open_bytes(&self.rows, "body", bytes, size, &trained->config.data, account, error) &&
            predict_opened(&self, error);
 }
 

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/budget.h"
+#include "base/budget.h"
 #include "base/error.h"
 #include "worker/data/table/encode.h"
 #include "worker/export/trained.h"
@@ -13,7 +15,8 @@
 /*
  * Reads rows from memory and writes them as CSV: their own columns, followed by the predictions (predict.c lists
  * those), with the caller's engine. `took` (may be NULL) is called for each row as it is read, `saw` for each batch of
- * them. Errors call the file "body". Output written before a damaged place stays, and the error says so.
+ * them. What it takes is charged to the account (NULL: nowhere); it ends when that is closed, or has refused something.
+ * Errors call the file "body". Output written before a damaged place stays, and the error says so.
  */
 struct predict_watch {
     void (*took)(void *context, const struct encoder *encoder, const struct row *row);
@@ -21,6 +24,7 @@ struct predict_watch {
     void *context;
 };
 bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
-                        const struct predict_watch *watch, FILE *out, struct error *error);
+                        struct budget_account *account, const struct predict_watch *watch, FILE *out,
+                        struct error *error);
 
 #endif

@@ -167,7 +167,7 @@ static void test_trailing_bytes(void **state)
     packed[size] = 0;
     expect_refused(packed, size + 1, "its gzip data ends at byte");
     memcpy(packed + size, packed, size);
-    expect_refused(packed, 2 * size, "its gzip data ends at byte");
+    expect_refused(packed, 2 * size, "continues after the 12 bytes of elements"); /* members are one content */
     size = gzip(good, sizeof good - 1, packed, sizeof packed);
     expect_refused(packed, size, "ends after 11 of the 12 bytes of its elements");
 }

@@ -240,7 +240,7 @@ static void survey_rows(const char *text, char **figures, struct schema *schema)
     struct row row;
     struct error error;
     bool again = false;
-    bool good = rows_open_bytes(&read, "rows", text, strlen(text), &bench.config.data, &error) &&
+    bool good = rows_open_bytes(&read, "rows", text, strlen(text), &bench.config.data, NULL, &error) &&
                 survey_begin(&survey, read, &bench.config, false, &error);
     while (good && rows_next(read, &row, &error) == CSV_ROW) {
         good = survey_add(&survey, read, &row, &error);

@@ -117,6 +117,9 @@ static bool refill(struct csv_reader *reader, struct error *error)
                              "missing?",
                              stream_name(reader->stream), (unsigned long long)reader->line, CSV_MAX_LINE >> 20);
         }
+        if (!stream_charge(reader->stream, reader->capacity, error)) {
+            return false;
+        }
         char *larger = realloc(reader->buffer, 2 * reader->capacity + BLOCK);
         if (!larger) {
             return error_set(error, "%s: out of memory for a line of %zu bytes", stream_name(reader->stream), kept);
@@ -141,7 +144,11 @@ static bool add_field(struct csv_reader *reader, const char *text, const char *e
 {
     if (reader->field_count == reader->field_capacity) {
         const int capacity = reader->field_capacity > 0 ? 2 * reader->field_capacity : FIRST_FIELDS;
-        struct csv_field *larger = realloc(reader->fields, (size_t)capacity * sizeof *larger);
+        const size_t growth = (size_t)(capacity - reader->field_capacity) * sizeof(struct csv_field);
+        struct error ignored;
+        struct csv_field *larger = stream_charge(reader->stream, growth, &ignored)
+                                       ? realloc(reader->fields, (size_t)capacity * sizeof *larger)
+                                       : NULL;
         if (!larger) {
             return false;
         }
@@ -261,7 +268,10 @@ static bool undo_doubled(struct csv_reader *reader)
         needed += reader->fields[i].size;
     }
     if (needed > reader->scratch_capacity) {
-        char *larger = realloc(reader->scratch, needed);
+        struct error ignored;
+        char *larger = stream_charge(reader->stream, needed - reader->scratch_capacity, &ignored)
+                           ? realloc(reader->scratch, needed)
+                           : NULL;
         if (!larger) {
             return false;
         }
@@ -490,10 +500,15 @@ bool csv_open(struct csv_reader **reader, const char *path, struct error *error)
     return stream_open_file(&stream, path, error) && open_stream(reader, stream, error);
 }
 
-bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size, struct error *error)
+bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size,
+                    struct budget_account *account, struct error *error)
 {
     struct stream *stream;
-    return stream_open_bytes(&stream, name, bytes, size, error) && open_stream(reader, stream, error);
+    if (!stream_open_bytes(&stream, name, bytes, size, error)) {
+        return false;
+    }
+    stream_charge_to(stream, account);
+    return open_stream(reader, stream, error);
 }
 
 void csv_close(struct csv_reader *reader)

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/error.h"
 
 enum {
@@ -60,8 +61,12 @@ struct csv_reader;
 /* Detects the delimiter (one of , ; tab |) from the first lines. */
 bool csv_open(struct csv_reader **reader, const char *path, struct error *error);
 
-/* From memory, which must outlive the reader; `name` replaces the path in errors. */
-bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size, struct error *error);
+/*
+ * From memory, which must outlive the reader, as must the account that long lines are charged to (NULL: nowhere);
+ * `name` replaces the path in errors.
+ */
+bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size,
+                    struct budget_account *account, struct error *error);
 void csv_close(struct csv_reader *reader); /* safe on NULL */
 
 /* Rows with another number of fields than the first one are bad. */

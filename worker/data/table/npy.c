@@ -19,6 +19,10 @@ enum {
     ZIP_ENTRY = 46,
     ZIP_LOCAL = 30,
     ZIP_MOST_COMMENT = 65535,
+    ZIP_STORED = 0,
+    ZIP_DEFLATED = 8,
+    ZIP_SIZES_FOLLOW = 8, /* a flag */
+    ZIP_LONG_SIZES = 1,   /* an extra field's kind */
     DEFLATE_MOST_RATIO = 1032,
 };
 
@@ -46,7 +50,6 @@ struct npy_reader {
     int count, columns;
     struct error left_out; /* why the last array of an archive that is not a table's is left out; empty: none is */
     uint64_t rows, next;
-    char (*names)[MOST_NAME + 16];
     uint8_t *chunk; /* room for a block's rows of the stream; NULL: they are in memory */
     double *block;  /* [block_capacity, columns]; the chunk itself if its elements are doubles of this machine */
     size_t block_rows, block_next, block_capacity;
@@ -155,8 +158,8 @@ static bool read_exactly(struct stream *stream, void *bytes, size_t size, struct
     return got == size || error_set(error, "%s: ends before its last element; was it cut?", stream_name(stream));
 }
 
-/* The dictionary as text, which the caller frees; *version follows the magic. */
-static char *read_header(struct stream *stream, struct error *error)
+/* The dictionary as text, which the caller frees; *size: bytes before the elements. */
+static char *read_header(struct stream *stream, size_t *size, struct error *error)
 {
     uint8_t prefix[PREFIX_BYTES + 4];
     const char *name = stream_name(stream);
@@ -185,13 +188,15 @@ static char *read_header(struct stream *stream, struct error *error)
         free(text);
         return NULL;
     }
+    *size = PREFIX_BYTES + length_bytes + (size_t)length;
     return text;
 }
 
-/* Reads the header, and all elements if `whole` or if they are in column order. */
-static bool read_array(struct array *array, struct stream *stream, bool whole, struct error *error)
+/* Reads the header, and all elements if they are in column order. bytes: all of the stream, if they are in memory. */
+static bool read_array(struct array *array, struct stream *stream, const uint8_t *bytes, struct error *error)
 {
-    char *header = read_header(stream, error);
+    size_t header_bytes;
+    char *header = read_header(stream, &header_bytes, error);
     const char *name = stream_name(stream);
     if (!header) {
         return false;
@@ -201,21 +206,28 @@ static bool read_array(struct array *array, struct stream *stream, bool whole, s
     if (array->is_no_table) {
         return false;
     }
-    const uint64_t most = stream_most_bytes(stream);
+    const uint64_t all = stream_most_bytes(stream), most = bytes && all >= header_bytes ? all - header_bytes : all;
     if (array->rows > most / row_bytes(array)) {
         return error_set(error, "%s: says that it has %llu rows, more than fit into the file; was it cut?", name,
                          (unsigned long long)array->rows);
     }
-    if (!whole && !array->by_columns) {
+    if (bytes) {
+        array->elements = bytes + header_bytes;
         return true;
     }
-    const size_t bytes = (size_t)array->rows * row_bytes(array);
-    array->memory = malloc(bytes > 0 ? bytes : 1);
+    if (!array->by_columns) {
+        return true;
+    }
+    const size_t size = (size_t)array->rows * row_bytes(array);
+    if (!stream_charge(stream, size, error)) {
+        return false;
+    }
+    array->memory = malloc(size > 0 ? size : 1);
     if (!array->memory) {
-        return error_set(error, "%s: out of memory for %zu MiB", name, bytes >> 20);
+        return error_set(error, "%s: out of memory for %zu MiB", name, size >> 20);
     }
     array->elements = array->memory;
-    return read_exactly(stream, array->memory, bytes, error);
+    return read_exactly(stream, array->memory, size, error);
 }
 
 /* --- archives --- */
@@ -251,66 +263,137 @@ static bool inflate_member(uint8_t *out, size_t out_size, const uint8_t *in, siz
     return done;
 }
 
-/* A member's bytes, decompressed into memory of the array's own if necessary. */
-static const uint8_t *member_bytes(struct array *array, const uint8_t *file, size_t size, const uint8_t *entry,
-                                   size_t *member_size)
+/* A member, as both of its headers describe it. */
+struct zip_member {
+    const char *name;
+    size_t name_size;
+    uint64_t method, checksum;
+    uint64_t packed, plain;    /* bytes */
+    uint64_t start, data, end; /* offsets of its local header, its bytes, and what follows */
+};
+
+/* Sizes of 64 bits in a local header's extra field: numpy writes them whatever the size. */
+static void read_long_sizes(const uint8_t *extra, size_t size, uint64_t *packed, uint64_t *plain)
 {
-    const uint64_t method = little(entry + 10, 2), packed = little(entry + 20, 4), plain = little(entry + 24, 4);
-    const uint64_t local = little(entry + 42, 4);
-    if (local + ZIP_LOCAL > size || memcmp(file + local, "PK\3\4", 4) != 0) {
-        return NULL;
+    while (size >= 4) {
+        const size_t length = (size_t)little(extra + 2, 2);
+        if (length > size - 4) {
+            return;
+        }
+        if (little(extra, 2) == ZIP_LONG_SIZES && length >= 16) {
+            *plain = little(extra + 4, 8);
+            *packed = little(extra + 12, 8);
+            return;
+        }
+        extra += 4 + length;
+        size -= 4 + length;
     }
-    const uint64_t data = local + ZIP_LOCAL + little(file + local + 26, 2) + little(file + local + 28, 2);
-    *member_size = (size_t)plain;
-    if (data > size || packed > size - data) {
-        return NULL;
-    }
-    if (method == 0) {
-        return packed == plain ? file + data : NULL;
-    }
-    if (method != 8 || plain > packed * DEFLATE_MOST_RATIO + 64) {
-        return NULL;
-    }
-    array->memory = malloc((size_t)plain + 1);
-    return array->memory && inflate_member(array->memory, (size_t)plain, file + data, (size_t)packed) ? array->memory
-                                                                                                      : NULL;
 }
 
-/* One member: "X.npy". */
-static bool add_member(struct npy_reader *reader, size_t size, const uint8_t *entry, struct error *error)
+/* Does its local header exist, and say the same as the directory? Sizes may follow the bytes instead. */
+static bool find_member(struct zip_member *member, const uint8_t *file, uint64_t directory, const uint8_t *entry)
 {
-    struct array *array = &reader->arrays[reader->count++];
-    const char *file = stream_name(reader->stream);
-    size_t length = (size_t)little(entry + 28, 2), bytes_size;
-    const char *name = (const char *)entry + ZIP_ENTRY;
+    *member = (struct zip_member){.name = (const char *)entry + ZIP_ENTRY,
+                              .name_size = (size_t)little(entry + 28, 2),
+                              .method = little(entry + 10, 2),
+                              .checksum = little(entry + 16, 4),
+                              .packed = little(entry + 20, 4),
+                              .plain = little(entry + 24, 4),
+                              .start = little(entry + 42, 4)};
+    const uint8_t *local = file + member->start;
+    if (member->start + ZIP_LOCAL > directory || memcmp(local, "PK\3\4", 4) != 0) {
+        return false;
+    }
+    const uint64_t name_size = little(local + 26, 2), extra_size = little(local + 28, 2);
+    uint64_t packed = little(local + 18, 4), plain = little(local + 22, 4);
+    member->data = member->start + ZIP_LOCAL + name_size + extra_size;
+    member->end = member->data + member->packed;
+    if (member->end > directory || little(local + 8, 2) != member->method) {
+        return false;
+    }
+    if (packed == UINT32_MAX || plain == UINT32_MAX) {
+        read_long_sizes(local + ZIP_LOCAL + name_size, (size_t)extra_size, &packed, &plain);
+    }
+    const bool sizes_follow = little(local + 6, 2) & ZIP_SIZES_FOLLOW;
+    if ((packed != member->packed || plain != member->plain) && !(sizes_follow && packed == 0 && plain == 0)) {
+        return false;
+    }
+    return (member->method == ZIP_STORED && member->packed == member->plain) ||
+           (member->method == ZIP_DEFLATED && member->plain <= member->packed * DEFLATE_MOST_RATIO + 64);
+}
+
+/* Bytes that stand for several arrays would unpack to many times what an archive can hold. */
+static bool check_apart(const struct zip_member *members, int count, const char *file, struct error *error)
+{
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (members[i].start < members[j].end && members[j].start < members[i].end) {
+                return error_set(error, "%s: its arrays %.*s and %.*s overlap; write it again", file,
+                                 (int)members[j].name_size, members[j].name, (int)members[i].name_size,
+                                 members[i].name);
+            }
+        }
+    }
+    return true;
+}
+
+/* A member's bytes, decompressed into memory of the array's own if necessary. */
+static const uint8_t *member_bytes(struct npy_reader *reader, struct array *array, const struct zip_member *member,
+                                   struct error *error)
+{
+    const uint8_t *bytes = reader->file + member->data;
+    const char *name = stream_name(reader->stream);
+    if (member->method == ZIP_STORED) {
+        return bytes;
+    }
+    if (!stream_charge(reader->stream, (size_t)member->plain + 1, error)) {
+        return NULL;
+    }
+    array->memory = malloc((size_t)member->plain + 1);
+    if (!array->memory || !inflate_member(array->memory, (size_t)member->plain, bytes, (size_t)member->packed)) {
+        error_set(error, array->memory ? "%s: its array %s is damaged" : "%s: out of memory for its array %s", name,
+                  array->name);
+        return NULL;
+    }
+    return array->memory;
+}
+
+static void name_array(struct array *array, const struct zip_member *member)
+{
+    const char *name = member->name;
+    size_t length = member->name_size;
     if (length > 4 && memcmp(name + length - 4, ".npy", 4) == 0) {
         length -= 4;
     }
     snprintf(array->name, sizeof array->name, "%.*s", (int)(length < MOST_NAME ? length : MOST_NAME - 1), name);
-    const uint8_t *bytes = member_bytes(array, reader->file, size, entry, &bytes_size);
+}
+
+/* One member: "X.npy". */
+static bool add_member(struct npy_reader *reader, const struct zip_member *member, struct error *error)
+{
+    struct array *array = &reader->arrays[reader->count++];
+    const char *file = stream_name(reader->stream);
+    name_array(array, member);
+    const uint8_t *bytes = member_bytes(reader, array, member, error);
     if (!bytes) {
-        return error_set(error, "%s: its array %s is damaged, or packed otherwise than numpy does", file, array->name);
+        return false;
     }
-    if (crc32_z(0, bytes, bytes_size) != little(entry + 16, 4)) {
+    if (crc32_z(0, bytes, (size_t)member->plain) != member->checksum) {
         return error_set(error, "%s: its array %s is damaged: its checksum is wrong", file, array->name);
     }
     struct stream *stream;
-    if (!stream_open_bytes_as(&stream, array->name, bytes, bytes_size, STREAM_PLAIN, error)) {
+    if (!stream_open_bytes_as(&stream, array->name, bytes, (size_t)member->plain, STREAM_PLAIN, error)) {
         return false;
     }
-    struct array read = {.columns = 0};
-    const bool done = read_array(&read, stream, true, error) || error_wrap(error, "%s", file);
+    const bool done = read_array(array, stream, bytes, error) || error_wrap(error, "%s", file);
     stream_close(stream);
-    if (read.is_no_table) {
+    if (array->is_no_table) {
         reader->left_out = *error;
         reader->count--;
         free(array->memory);
         *array = (struct array){.columns = 0};
         return true;
     }
-    free(array->memory);
-    memcpy(read.name, array->name, sizeof read.name);
-    *array = read;
     return done;
 }
 
@@ -322,6 +405,7 @@ static bool open_archive(struct npy_reader *reader, size_t size, struct error *e
         return error_set(error, "%s: has no directory, as a .npz file does at its end; was it cut?", name);
     }
     const uint64_t entries = little(end + 10, 2), directory = little(end + 16, 4);
+    struct zip_member members[MOST_ARRAYS];
     if (entries == 0 || entries > MOST_ARRAYS) {
         return error_set(error, "%s: has %llu arrays; a table has 1 to %d", name, (unsigned long long)entries,
                          MOST_ARRAYS);
@@ -332,10 +416,19 @@ static bool open_archive(struct npy_reader *reader, size_t size, struct error *e
         if (at + ZIP_ENTRY > size || memcmp(entry, "PK\1\2", 4) != 0 || at + ZIP_ENTRY + little(entry + 28, 2) > size) {
             return error_set(error, "%s: its directory is damaged", name);
         }
-        if (!add_member(reader, size, entry, error)) {
-            return false;
+        if (!find_member(&members[i], reader->file, directory, entry)) {
+            return error_set(error, "%s: its array %.*s is damaged, or packed otherwise than numpy does", name,
+                             (int)members[i].name_size, members[i].name);
         }
         at += ZIP_ENTRY + little(entry + 28, 2) + little(entry + 30, 2) + little(entry + 32, 2);
+    }
+    if (!check_apart(members, (int)entries, name, error)) {
+        return false;
+    }
+    for (uint64_t i = 0; i < entries; i++) {
+        if (!add_member(reader, &members[i], error)) {
+            return false;
+        }
     }
     return reader->count > 0 || error_set(error, "%s", reader->left_out.text);
 }
@@ -346,6 +439,9 @@ static bool read_archive(struct npy_reader *reader, struct error *error)
     size_t size = 0;
     for (size_t capacity = CHUNK_BYTES;; capacity *= 2) {
         size_t got;
+        if (!stream_charge(reader->stream, capacity - size, error)) {
+            return false;
+        }
         uint8_t *larger = realloc(reader->file, capacity);
         if (!larger) {
             return error_set(error, "%s: out of memory while reading it", stream_name(reader->stream));
@@ -376,24 +472,7 @@ static bool lay_out(struct npy_reader *reader, struct error *error)
         }
         reader->columns += reader->arrays[i].columns;
     }
-    reader->names = calloc((size_t)reader->columns, sizeof *reader->names);
-    if (!reader->names || reader->columns > NPY_MAX_COLUMNS) {
-        return error_set(error, "%s: has too many columns", name);
-    }
-    for (int i = 0, column = 0; i < reader->count; i++) {
-        const struct array *array = &reader->arrays[i];
-        for (int j = 0; j < array->columns; j++, column++) {
-            char *to = reader->names[column];
-            if (array->name[0] == '\0') {
-                snprintf(to, sizeof reader->names[0], "%d", j);
-            } else if (array->is_vector) {
-                snprintf(to, sizeof reader->names[0], "%s", array->name);
-            } else {
-                snprintf(to, sizeof reader->names[0], "%s.%d", array->name, j);
-            }
-        }
-    }
-    return true;
+    return reader->columns <= NPY_MAX_COLUMNS || error_set(error, "%s: has too many columns", name);
 }
 
 static bool are_doubles(const struct array *array)
@@ -406,6 +485,9 @@ static bool make_block(struct npy_reader *reader, struct error *error)
     const struct array *array = &reader->arrays[0];
     const size_t bytes = (size_t)reader->columns * sizeof *reader->block;
     reader->block_capacity = bytes < BLOCK_BYTES ? BLOCK_BYTES / bytes : 1;
+    if (!stream_charge(reader->stream, 2 * reader->block_capacity * bytes, error)) {
+        return false;
+    }
     reader->chunk = array->elements ? NULL : malloc(reader->block_capacity * row_bytes(array));
     reader->block =
         reader->chunk && are_doubles(array) ? (void *)reader->chunk : malloc(reader->block_capacity * bytes);
@@ -417,7 +499,7 @@ static bool open_stream(struct npy_reader *reader, const uint8_t *head, struct e
 {
     const bool is_archive = memcmp(head, "PK", 2) == 0;
     const bool done = is_archive ? read_archive(reader, error)
-                                 : read_array(&reader->arrays[reader->count++], reader->stream, false, error);
+                                 : read_array(&reader->arrays[reader->count++], reader->stream, NULL, error);
     return done && lay_out(reader, error) && make_block(reader, error);
 }
 
@@ -615,13 +697,12 @@ void npy_close(struct npy_reader *reader)
     for (int i = 0; i < reader->count; i++) {
         free(reader->arrays[i].memory);
     }
-    stream_close(reader->stream);
     free(reader->file);
-    free(reader->names);
     if ((void *)reader->chunk != reader->block) {
         free(reader->chunk);
     }
     free(reader->block);
+    stream_close(reader->stream);
     free(reader);
 }
 
@@ -630,9 +711,20 @@ int npy_columns(const struct npy_reader *reader)
     return reader->columns;
 }
 
-const char *npy_column_name(const struct npy_reader *reader, int column)
+const char *npy_column_name(const struct npy_reader *reader, int column, char name[NPY_COLUMN_NAME])
 {
-    return reader->names[column];
+    const struct array *array = reader->arrays;
+    while (column >= array->columns) {
+        column -= array++->columns;
+    }
+    if (array->name[0] == '\0') {
+        snprintf(name, NPY_COLUMN_NAME, "%d", column);
+    } else if (array->is_vector) {
+        snprintf(name, NPY_COLUMN_NAME, "%s", array->name);
+    } else {
+        snprintf(name, NPY_COLUMN_NAME, "%s.%d", array->name, column);
+    }
+    return name;
 }
 
 const char *npy_left_out(const struct npy_reader *reader)

@@ -6,6 +6,10 @@
  * side: the columns of X are X.0, X.1, ..., that of y is y. Types are bool, integers and floats of all sizes, in both
  * byte orders, in C or Fortran order. A .npy file in C order is streamed; others are read whole. Rows are converted to
  * doubles in blocks that fit the cache.
+ *
+ * An archive's members must be apart from each other and from its directory, and as large as both of their headers say:
+ * so that it unpacks to at most 1,032 times its size, however it is made. All that it needs is charged to the stream
+ * before it is allocated.
  */
 #ifndef WORKER_DATA_TABLE_NPY_H
 #define WORKER_DATA_TABLE_NPY_H
@@ -21,7 +25,8 @@ enum {
     NPY_MAX_HEADER = 1 << 16,
     NPY_MAX_COLUMNS = 1 << 17,
     NPY_HEAD = 6 /* bytes that tell the format */,
-    NPY_MOST_PLAIN = 512
+    NPY_MOST_PLAIN = 512,
+    NPY_COLUMN_NAME = 144
 };
 
 struct npy_reader;
@@ -36,7 +41,8 @@ bool npy_open(struct npy_reader **reader, struct stream *stream, const uint8_t h
 void npy_close(struct npy_reader *reader); /* safe on NULL */
 
 int npy_columns(const struct npy_reader *reader);
-const char *npy_column_name(const struct npy_reader *reader, int column);
+/* Written into `name`, and returned. */
+const char *npy_column_name(const struct npy_reader *reader, int column, char name[NPY_COLUMN_NAME]);
 
 /* Arrays of an archive that are not columns are skipped: the reason for the last of them; "" if none was. */
 const char *npy_left_out(const struct npy_reader *reader);

@@ -27,6 +27,7 @@ struct records_reader {
     struct tfrecord_reader *file;
     const void *bytes; /* NULL: a file */
     size_t size;
+    struct budget_account *account;
     struct group *groups; /* by name */
     int group_count, group_capacity, columns;
     char **names;    /* [columns] */
@@ -277,12 +278,18 @@ static bool open_file(struct records_reader *reader, const char *name, struct er
 {
     tfrecord_close(reader->file);
     reader->file = NULL;
-    return reader->bytes ? tfrecord_open_bytes(&reader->file, name, reader->bytes, reader->size, error)
-                         : tfrecord_open(&reader->file, name, error);
+    if (!reader->bytes) {
+        return tfrecord_open(&reader->file, name, error);
+    }
+    if (!tfrecord_open_bytes(&reader->file, name, reader->bytes, reader->size, error)) {
+        return false;
+    }
+    tfrecord_charge_to(reader->file, reader->account);
+    return true;
 }
 
 static bool open_reader(struct records_reader **result, const char *name, const void *bytes, size_t size,
-                        const struct config_data *data, struct error *error)
+                        const struct config_data *data, struct budget_account *account, struct error *error)
 {
     struct records_reader *reader = calloc(1, sizeof *reader);
     if (!reader) {
@@ -290,6 +297,7 @@ static bool open_reader(struct records_reader **result, const char *name, const 
     }
     reader->bytes = bytes;
     reader->size = size;
+    reader->account = account;
     if (!open_file(reader, name, error) || !find_columns(reader, data, error) || !open_file(reader, name, error)) {
         records_close(reader);
         return false;
@@ -300,13 +308,13 @@ static bool open_reader(struct records_reader **result, const char *name, const 
 
 bool records_open(struct records_reader **reader, const char *path, const struct config_data *data, struct error *error)
 {
-    return open_reader(reader, path, NULL, 0, data, error);
+    return open_reader(reader, path, NULL, 0, data, NULL, error);
 }
 
 bool records_open_bytes(struct records_reader **reader, const char *name, const void *bytes, size_t size,
-                        const struct config_data *data, struct error *error)
+                        const struct config_data *data, struct budget_account *account, struct error *error)
 {
-    return open_reader(reader, name, bytes, size, data, error);
+    return open_reader(reader, name, bytes, size, data, account, error);
 }
 
 void records_close(struct records_reader *reader)

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/table/csv.h"
@@ -29,7 +30,7 @@ bool records_open(struct records_reader **reader, const char *path, const struct
                   struct error *error);
 /* From memory, which must outlive the reader; `name` replaces the path in errors. */
 bool records_open_bytes(struct records_reader **reader, const char *name, const void *bytes, size_t size,
-                        const struct config_data *data, struct error *error);
+                        const struct config_data *data, struct budget_account *account, struct error *error);
 void records_close(struct records_reader *reader); /* safe on NULL */
 
 int records_columns(const struct records_reader *reader);

@@ -22,6 +22,8 @@ struct rows {
     char **names; /* [columns] */
     int columns;
     bool has_header;
+    struct budget_account *account; /* of the names */
+    size_t charged;
 };
 
 /* --- columns --- */
@@ -39,6 +41,19 @@ static bool looks_like_header(const struct csv_row *first)
     return true;
 }
 
+/* Room for the columns' names, of `bytes` characters in all. */
+static bool make_names(struct rows *rows, size_t bytes, struct error *error)
+{
+    enum { BESIDE = 32 }; /* of each allocation */
+    const size_t all = (size_t)rows->columns * (sizeof *rows->names + BESIDE) + bytes;
+    if (!budget_charge(rows->account, all, error)) {
+        return error_wrap(error, "%s", rows_name(rows));
+    }
+    rows->charged = all;
+    rows->names = calloc((size_t)rows->columns, sizeof *rows->names);
+    return rows->names || error_set(error, "%s: out of memory for %d columns", rows_name(rows), rows->columns);
+}
+
 /* A field's text without surrounding blanks, or its number if it has none. */
 static char *copy_name(const struct csv_field *field, int column)
 {
@@ -52,8 +67,10 @@ static char *copy_name(const struct csv_field *field, int column)
 static bool name_columns(struct rows *rows, const struct csv_row *first, struct error *error)
 {
     rows->columns = first->count;
-    rows->names = calloc((size_t)first->count, sizeof *rows->names);
-    for (int i = 0; rows->names && i < first->count; i++) {
+    if (!make_names(rows, first->raw_size, error)) {
+        return false;
+    }
+    for (int i = 0; i < first->count; i++) {
         rows->names[i] = copy_name(rows->has_header ? &first->fields[i] : NULL, i);
         if (!rows->names[i]) {
             return error_set(error, "%s: out of memory while reading it", rows_name(rows));
@@ -65,7 +82,7 @@ static bool name_columns(struct rows *rows, const struct csv_row *first, struct 
             }
         }
     }
-    return rows->names || error_set(error, "%s: out of memory while reading it", rows_name(rows));
+    return true;
 }
 
 static bool read_header(struct rows *rows, enum table_header header, struct error *error)
@@ -88,7 +105,8 @@ static bool read_header(struct rows *rows, enum table_header header, struct erro
     return true;
 }
 
-static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_header header, struct error *error)
+static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_header header,
+                     struct budget_account *account, struct error *error)
 {
     struct rows *rows = calloc(1, sizeof *rows);
     if (!rows) {
@@ -97,6 +115,7 @@ static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_he
         return false;
     }
     rows->csv = csv;
+    rows->account = account;
     if (!read_header(rows, header, error)) {
         rows_close(rows);
         return false;
@@ -105,24 +124,36 @@ static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_he
     return true;
 }
 
+static const char *array_column_name(const struct rows *rows, int column, char name[NPY_COLUMN_NAME])
+{
+    return rows->npy ? npy_column_name(rows->npy, column, name) : records_column_name(rows->records, column);
+}
+
 static bool name_array_columns(struct rows *rows, struct error *error)
 {
     rows->columns = rows->npy ? npy_columns(rows->npy) : records_columns(rows->records);
-    rows->names = calloc((size_t)rows->columns, sizeof *rows->names);
-    for (int i = 0; rows->names && i < rows->columns; i++) {
-        rows->names[i] = strdup(rows->npy ? npy_column_name(rows->npy, i) : records_column_name(rows->records, i));
+    size_t bytes = 0;
+    char name[NPY_COLUMN_NAME];
+    for (int i = 0; i < rows->columns; i++) {
+        bytes += strlen(array_column_name(rows, i, name)) + 1;
+    }
+    if (!make_names(rows, bytes, error)) {
+        return false;
+    }
+    for (int i = 0; i < rows->columns; i++) {
+        rows->names[i] = strdup(array_column_name(rows, i, name));
         if (!rows->names[i]) {
             break;
         }
         rows->has_header |= strcmp(rows->names[i], "0") != 0 && i == 0;
     }
-    return (rows->names && rows->names[rows->columns - 1]) ||
+    return rows->names[rows->columns - 1] ||
            error_set(error, "%s: out of memory for %d columns", rows_name(rows), rows->columns);
 }
 
 /* Takes ownership of one of the readers. */
 static bool open_numbers(struct rows **result, struct npy_reader *npy, struct records_reader *records,
-                         struct error *error)
+                         struct budget_account *account, struct error *error)
 {
     struct rows *rows = calloc(1, sizeof *rows);
     if (!rows) {
@@ -133,6 +164,7 @@ static bool open_numbers(struct rows **result, struct npy_reader *npy, struct re
     }
     rows->npy = npy;
     rows->records = records;
+    rows->account = account;
     if (!name_array_columns(rows, error)) {
         rows_close(rows);
         return false;
@@ -142,10 +174,12 @@ static bool open_numbers(struct rows **result, struct npy_reader *npy, struct re
 }
 
 /* Takes ownership of the stream. */
-static bool open_npy(struct rows **rows, struct stream *stream, const uint8_t head[NPY_HEAD], struct error *error)
+static bool open_npy(struct rows **rows, struct stream *stream, const uint8_t head[NPY_HEAD],
+                     struct budget_account *account, struct error *error)
 {
     struct npy_reader *npy;
-    return npy_open(&npy, stream, head, error) && open_numbers(rows, npy, NULL, error);
+    stream_charge_to(stream, account);
+    return npy_open(&npy, stream, head, error) && open_numbers(rows, npy, NULL, account, error);
 }
 
 /* Looks at the start of the content; closes the stream. */
@@ -172,16 +206,16 @@ bool rows_open(struct rows **rows, const char *path, const struct config_data *d
         return false;
     }
     if (npy_is_known(head, size)) {
-        return stream_open_file(&stream, path, error) && open_npy(rows, stream, head, error);
+        return stream_open_file(&stream, path, error) && open_npy(rows, stream, head, NULL, error);
     }
     if (records_are_known(path, head, size)) {
-        return records_open(&records, path, data, error) && open_numbers(rows, NULL, records, error);
+        return records_open(&records, path, data, error) && open_numbers(rows, NULL, records, NULL, error);
     }
-    return csv_open(&csv, path, error) && open_csv(rows, csv, header_of(data), error);
+    return csv_open(&csv, path, error) && open_csv(rows, csv, header_of(data), NULL, error);
 }
 
 bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size,
-                     const struct config_data *data, struct error *error)
+                     const struct config_data *data, struct budget_account *account, struct error *error)
 {
     struct csv_reader *csv;
     struct records_reader *records;
@@ -192,12 +226,14 @@ bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, si
         return false;
     }
     if (npy_is_known(head, head_size)) {
-        return stream_open_bytes(&stream, name, bytes, size, error) && open_npy(rows, stream, head, error);
+        return stream_open_bytes(&stream, name, bytes, size, error) && open_npy(rows, stream, head, account, error);
     }
     if (records_are_known(name, head, head_size)) {
-        return records_open_bytes(&records, name, bytes, size, data, error) && open_numbers(rows, NULL, records, error);
+        return records_open_bytes(&records, name, bytes, size, data, account, error) &&
+               open_numbers(rows, NULL, records, account, error);
     }
-    return csv_open_bytes(&csv, name, bytes, size, error) && open_csv(rows, csv, header_of(data), error);
+    return csv_open_bytes(&csv, name, bytes, size, account, error) &&
+           open_csv(rows, csv, header_of(data), account, error);
 }
 
 void rows_close(struct rows *rows)
@@ -209,6 +245,7 @@ void rows_close(struct rows *rows)
         free(rows->names[i]);
     }
     free(rows->names);
+    budget_release(rows->account, rows->charged);
     csv_close(rows->csv);
     npy_close(rows->npy);
     records_close(rows->records);

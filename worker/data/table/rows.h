@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/table/csv.h"
@@ -37,11 +38,12 @@ struct rows;
 
 /*
  * A .csv, .tsv, .npy, .npz or .tfrecord file, recognised by its content; gzip is unpacked. data: whether a text file
- * has a header, and what numbers a TFRecord's raw bytes are; NULL for the defaults.
+ * has a header, and what numbers a TFRecord's raw bytes are; NULL for the defaults. account: what reading bytes takes
+ * is charged there; NULL: nowhere.
  */
 bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error);
 bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size,
-                     const struct config_data *data, struct error *error);
+                     const struct config_data *data, struct budget_account *account, struct error *error);
 void rows_close(struct rows *rows); /* safe on NULL */
 
 /* Rows that are damaged are CSV_BAD, as in worker/data/table/csv.h. */

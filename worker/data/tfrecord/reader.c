@@ -100,6 +100,11 @@ bool tfrecord_open_bytes(struct tfrecord_reader **reader, const char *name, cons
            create(reader, stream, error);
 }
 
+void tfrecord_charge_to(struct tfrecord_reader *reader, struct budget_account *account)
+{
+    stream_charge_to(reader->stream, account);
+}
+
 void tfrecord_close(struct tfrecord_reader *reader)
 {
     if (reader) {
@@ -119,6 +124,9 @@ static bool make_ready(struct tfrecord_reader *reader, size_t size, struct error
     reader->end -= reader->begin;
     reader->begin = 0;
     if (size > reader->capacity) {
+        if (!stream_charge(reader->stream, size - reader->capacity, error)) {
+            return false;
+        }
         uint8_t *larger = realloc(reader->buffer, size);
         if (!larger) {
             return error_set(error, "%s: out of memory for its record of %zu bytes at byte %" PRIu64,

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/budget.h"
 #include "base/encoding/proto.h"
 #include "base/error.h"
 
@@ -29,7 +30,9 @@ bool tfrecord_open(struct tfrecord_reader **reader, const char *path, struct err
 /* From memory, which must outlive the reader. */
 bool tfrecord_open_bytes(struct tfrecord_reader **reader, const char *name, const void *bytes, size_t size,
                          struct error *error);
-void tfrecord_close(struct tfrecord_reader *reader); /* safe on NULL */
+void tfrecord_charge_to(struct tfrecord_reader *reader,
+                        struct budget_account *account); /* as in worker/data/stream.h */
+void tfrecord_close(struct tfrecord_reader *reader);     /* safe on NULL */
 
 /* *record: [*size], valid until the next call. */
 enum tfrecord_status tfrecord_next(struct tfrecord_reader *reader, const uint8_t **record, size_t *size,

@@ -146,7 +146,7 @@ static char *read_all(const void *bytes, size_t size)
     struct error error = {""};
     char *text = calloc(1, 4 * size + 65536), *at = text;
     assert_non_null(text);
-    if (!csv_open_bytes(&reader, "f", bytes, size, &error)) {
+    if (!csv_open_bytes(&reader, "f", bytes, size, NULL, &error)) {
         fail_msg("%s", error.text);
         return text;
     }

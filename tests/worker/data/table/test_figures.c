@@ -49,7 +49,7 @@ static void survey_text(struct survey *survey, const char *text)
     struct error error;
     bool again = true;
     assert_true(
-        rows_open_bytes(&rows, "test", text, strlen(text), &(struct config_data){.header = HEADER_YES}, &error));
+        rows_open_bytes(&rows, "test", text, strlen(text), &(struct config_data){.header = HEADER_YES}, NULL, &error));
     assert_true(survey_begin(survey, rows, &config, false, &error));
     while (rows_next(rows, &row, &error) == CSV_ROW) {
         assert_true(survey_add(survey, rows, &row, &error));

@@ -106,7 +106,7 @@ static struct rows *open_table(const struct table *table)
 {
     struct rows *rows;
     struct error error;
-    if (!rows_open_bytes(&rows, "test", table->file, table->size, NULL, &error)) {
+    if (!rows_open_bytes(&rows, "test", table->file, table->size, NULL, NULL, &error)) {
         fail_msg("%s", error.text);
     }
     return rows;

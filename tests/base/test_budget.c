@@ -1,0 +1,100 @@
+/* Charges against a budget: what fits, who is refused and why, and that nothing is lost between threads. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/budget.h"
+
+static void test_limits(void **state)
+{
+    struct budget budget = {.most = 3 << 20, .setting = "--flag"};
+    struct budget_account one = {.budget = &budget, .most = 2 << 20}, other = {.budget = &budget};
+    struct error error;
+    (void)state;
+    assert_true(budget_charge(NULL, SIZE_MAX, &error));
+    assert_true(budget_charge(&one, 2 << 20, &error));
+    assert_false(budget_charge(&one, 1, &error)); /* whatever the others do */
+    assert_int_equal(budget_refusal(&one), BUDGET_NEVER);
+    assert_non_null(strstr(error.text, "2.0 MiB"));
+    assert_non_null(strstr(error.text, "--flag"));
+    assert_false(budget_charge(&other, 2 << 20, &error));
+    assert_int_equal(budget_refusal(&other), BUDGET_LATER);
+    assert_false(budget_charge(&other, SIZE_MAX, NULL));
+    assert_int_equal(budget_refusal(&other), BUDGET_NEVER);
+    assert_true(budget_charge(&other, 1 << 20, &error));
+    budget_release(&one, 2 << 20);
+    budget_move(&other, &one, 1 << 20);
+    assert_int_equal(atomic_load(&other.used), 0);
+    assert_int_equal(atomic_load(&budget.used), 1 << 20);
+    budget_force(&one, 4 << 20);
+    assert_false(budget_charge(&other, 1, &error));
+    budget_release(&one, 5 << 20);
+    assert_int_equal(atomic_load(&budget.used), 0);
+    assert_int_equal(atomic_load(&budget.peak), 3 << 20);
+    assert_int_equal(atomic_load(&budget.never), 2);
+    assert_int_equal(atomic_load(&budget.later), 2);
+}
+
+static void test_a_closed_account_gets_nothing(void **state)
+{
+    struct budget budget = {.most = 100};
+    struct budget_account account = {.budget = &budget};
+    struct error error;
+    (void)state;
+    assert_false(budget_is_closed(NULL));
+    assert_true(budget_charge(&account, 10, &error));
+    budget_close(&account);
+    assert_true(budget_is_closed(&account));
+    assert_false(budget_charge(&account, 1, &error));
+    assert_int_equal(budget_refusal(&account), BUDGET_GONE);
+    budget_release(&account, 10);
+    assert_int_equal(atomic_load(&budget.used), 0);
+}
+
+enum { THREADS = 4, ROUNDS = 20000 };
+
+static struct budget shared = {.most = 1000};
+
+static void *charge_and_release(void *context)
+{
+    struct budget_account account = {.budget = &shared};
+    struct error error;
+    (void)context;
+    for (int i = 0; i < ROUNDS; i++) {
+        const size_t bytes = (size_t)(i % 700);
+        if (budget_charge(&account, bytes, &error)) {
+            assert_true(atomic_load(&shared.used) <= shared.most);
+            budget_release(&account, bytes);
+        }
+    }
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    pthread_t threads[THREADS];
+    (void)state;
+    for (int i = 0; i < THREADS; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, charge_and_release, NULL), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    assert_int_equal(atomic_load(&shared.used), 0);
+    assert_true(atomic_load(&shared.peak) <= shared.most);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_a_closed_account_gets_nothing),
+        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
