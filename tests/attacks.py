@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Strangers and false members that keep a fleet from working, one process each, for tests and benchmarks.
+"""Unauthenticated peers and false members that keep a fleet from working, one process each, for tests and benchmarks.
 
     tests/attacks.py ATTACK PORT KEY SECONDS RATE
 
@@ -35,9 +35,9 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 def client_hello(key=None):
     """A ClientHello as OpenSSL sends it."""
     out = ssl.MemoryBIO()
-    stranger = protocol.context(key).wrap_bio(ssl.MemoryBIO(), out)
+    peer = protocol.context(key).wrap_bio(ssl.MemoryBIO(), out)
     try:
-        stranger.do_handshake()
+        peer.do_handshake()
     except ssl.SSLWantReadError:
         pass
     return out.read()
@@ -69,17 +69,17 @@ class Pace:
 def garbage(port, key, pace):
     """Sends 8 meaningless bytes and disconnects."""
     while pace.goes_on():
-        with connect(port) as stranger:
-            stranger.sendall(b"\x00garbage")
+        with connect(port) as peer:
+            peer.sendall(b"\x00garbage")
 
 
 def reset(port, key, pace):
     """A ClientHello and a reset: the server computes the handshake in vain."""
     hello = client_hello()
     while pace.goes_on():
-        with connect(port) as stranger:
-            stranger.sendall(hello)
-            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        with connect(port) as peer:
+            peer.sendall(hello)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
 def wrong_key(port, key, pace):
@@ -93,7 +93,7 @@ def wrong_key(port, key, pace):
 
         def shake_hands():
             try:
-                with connect(port) as stranger, context.wrap_socket(stranger) as tls:
+                with connect(port) as peer, context.wrap_socket(peer) as tls:
                     tls.recv(1)
             except OSError:
                 pass

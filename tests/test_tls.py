@@ -441,7 +441,7 @@ def test_a_handshake_ends_though_bytes_keep_coming(echo):
 
 
 def test_change_cipher_spec_without_end(echo):
-    """A stranger without a key can't keep a server busy with them: the connection ends at the second one."""
+    """A peer without a key can't keep a server busy with them: the connection ends at the second one."""
     with Client(echo.port, echo.key) as client:
         client.until_flight()
         client.send_bytes(CHANGE * 40000)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What strangers cost a fleet: the rate of an honest job under each attack of tests/attacks.py, over TLS.
+"""What unauthenticated peers cost a fleet: the rate of an honest job under each attack of tests/attacks.py, over TLS.
 
     tests/bench/hostile.py [--trainer=build/trainer] [--rounds=12] [PART ...]
 
@@ -29,7 +29,7 @@ from runs import wait_for  # noqa: E402
 
 SLICE_S = 1.0  # of an attack, then of a loop, in turns: a slowdown of the machine affects both
 ALONE_S = 2.0  # before and after
-SETTLED_S = 1.0  # until strangers have used up their saved budget
+SETTLED_S = 1.0  # until unauthenticated peers have used up their saved budget
 JOINS = 3
 JOB = ("--train_steps=100000000", "--lease_secs=2", "--layers=784,10", "--learning_rate=0.001", "--min_workers=2",
        "--num_threads=1", "--issync=0", "--data_sharding=chief", "--train_dir=")

@@ -153,7 +153,7 @@ class Bench:
 
     @staticmethod
     def watch_idle(ps, loads, members, links, alone_mib, joined_s):
-        time.sleep(12)  # until the threads that served the newcomers have ended
+        time.sleep(12)  # until the threads that performed the handshakes have ended
         before = time.monotonic(), spent_s(ps)
         time.sleep(MEASURED_S)
         seconds, busy = time.monotonic() - before[0], spent_s(ps) - before[1]
