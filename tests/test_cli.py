@@ -111,9 +111,11 @@ def test_help_names_every_command_and_key(run):
 def test_help_tells_default_learning_rates(run):
     """The rates that `help` shows are those in effect."""
     text = " ".join(run("help", "learning_rate").stdout.split())
+    of_tables, of_pictures = text.split("auto for tables: ")[1].split("auto for pictures: ")
     for optimizer in ("sgd", "momentum", "adagrad", "adadelta", "adam", "rmsprop", "ftrl"):
-        shown = json.loads(run("config", "show", "--json", f"--optimizer={optimizer}").stdout)
-        assert f"{optimizer} {shown['keys']['train.learning_rate']['value']}" in text
+        for said, flags in ((of_tables, ["--target=y"]), (of_pictures, [])):
+            shown = json.loads(run("config", "show", "--json", f"--optimizer={optimizer}", *flags).stdout)
+            assert f"{optimizer} {shown['keys']['train.learning_rate']['chosen']}" in said
 
 
 def test_version(run):

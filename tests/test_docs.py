@@ -196,7 +196,7 @@ def test_the_table_of_change_classes_is_that_of_the_program():
 
 
 def test_mistakes_are_answered_as_documented(tmp_path):
-    text = text_of("config.json").replace('"batch_size": 100', '"batch_size": 0')
+    text = text_of("config.json").replace('"batch_size": "auto"', '"batch_size": 0')
     (tmp_path / "config.json").write_text(text)
     answers = [ask("config", "check", cwd=tmp_path), ask("--wroker_hosts=a", cwd=tmp_path)]
     for name in ("README.md", "docs/training.md"):

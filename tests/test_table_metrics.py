@@ -56,13 +56,13 @@ def test_metrics_of_classes(trainer, tmp_path, source, loss):
     values = values + numpy.random.default_rng(2).normal(size=values.shape) * values.std(axis=0)
     tests = split(tmp_path, header, [[*map(float, row), f"c{label}"] for row, label in zip(values, labels)])
     done = train(trainer, *QUICK, "--validation_size=20", "--target=y", f"--loss={loss}", "--best_metric=roc_auc",
-                 "--validate_steps=50", "--train_dir=run", cwd=tmp_path).done
+                 "--threshold=auto", "--validate_steps=50", "--train_dir=run", cwd=tmp_path).done
     truth = [row[-1] for row in tests]
     answers = predicted(trainer, tmp_path)
     classes = sorted(set(truth))
     scores = numpy.array([[float(row[f"probability_{c}"]) for c in classes] for row in answers])
     binary = len(classes) == 2
-    information = tensors(newest(tmp_path / "run"))[1]
+    information = tensors(tmp_path / "run" / "best.safetensors")[1]
     guesses = [row["prediction"] for row in answers]
     assert guesses == [classes[int(score[1] >= float(information["threshold"])) if binary else score.argmax()]
                        for score in scores]

@@ -63,7 +63,8 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
     names, x_train, x_test, y_train, y_test = cancer
     for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
         write(tmp_path / f"d/{part}.csv", [*names, "kind"], [[*map(repr, map(float, row)), k] for row, k in zip(x, y)])
-    result = train(trainer, "--data_dir=d", "--target=kind", *QUICK, "--epochs=40", "--train_dir=run", cwd=tmp_path)
+    result = train(trainer, "--data_dir=d", "--target=kind", *QUICK, "--epochs=40", "--threshold=auto",
+                   "--train_dir=run", cwd=tmp_path)
     done = result.done
     threshold = done["threshold"]
     assert threshold == float(tensors(newest(tmp_path / "run"))[1]["threshold"]) and 0 < threshold < 1
@@ -84,7 +85,7 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
         done["test_accuracy"]
     told = run(trainer, "eval", "run", "--data_dir=d", cwd=tmp_path)
     assert re.search(r"class benign +\d", told.stdout) and re.search(r"class malignant +\d", told.stdout)
-    assert f"predicts malignant from a probability of {threshold:.4f} on, the best for accuracy" in told.stdout
+    assert f"predicts malignant from a probability of {threshold:.4f} on" in told.stdout
 
     # Columns are found by name, in any order; other columns are copied to the output unchanged.
     order = numpy.random.default_rng(1).permutation(len(names))
@@ -338,8 +339,8 @@ def test_the_latest_rows_are_held_out(trainer, tmp_path, kind):
         rows.append([time, f"{x:.4f}", int((x > 0) == (day < 800))])
     write(tmp_path / "d/train.csv", ["when", "x", "y"], rows)
     flags = ("--data_dir=d", "--target=y", "--time=when", "--test_share=0.2", "--validation_size=100")
-    result = train(trainer, *flags, *QUICK, "--validate_steps=100", "--epochs=30", "--train_dir=run",
-                   cwd=tmp_path)
+    result = train(trainer, *flags, *QUICK, "--validate_steps=100", "--epochs=30", "--best_metric=accuracy",
+                   "--train_dir=run", cwd=tmp_path)
     assert "700 training, 100 validation rows, 1 inputs" in result.named("start")[0]["data"]
     assert result.done["test_rows"] == 200 and result.done["test_accuracy"] < 0.1
     assert result.done["best_accuracy"] > 0.9
@@ -412,7 +413,7 @@ def test_a_regression_from_npz(trainer, tmp_path):
     (tmp_path / "d").mkdir()
     numpy.savez(tmp_path / "d/train.npz", X=x_train, y=y_train)
     numpy.savez_compressed(tmp_path / "d/test.npz", X=numpy.asfortranarray(x_test, dtype=numpy.float32), y=y_test)
-    result = train(trainer, "--data_dir=d", "--target=y", *QUICK, "--epochs=60", "--train_dir=run", cwd=tmp_path)
+    result = train(trainer, "--data_dir=d", "--target=y", *QUICK, "--epochs=20", "--train_dir=run", cwd=tmp_path)
     target = preprocessing(tmp_path / "run")["columns"][-1]
     assert target["center"] == pytest.approx(y_train.mean()) and target["scale"] == pytest.approx(y_train.std())
     found = [float(row["prediction"]) for row in predictions(trainer, "run", "d/test.npz", cwd=tmp_path)]

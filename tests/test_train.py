@@ -90,7 +90,7 @@ def test_plain_lines_where_there_is_no_terminal(trainer, tmp_path):
     assert "\x1b" not in result.stdout and "\r" not in result.stdout
     assert any(re.fullmatch(r"test accuracy \d+\.\d\d% \([\d,]+ of 500\), loss \d+\.\d+", line) for line in lines)
     assert sum(line.startswith("class ") for line in lines) == 10
-    head = "\n".join(lines[:8])
+    head = "\n".join(lines[:10])
     for word in ("784-32-10 (25,450 parameters)", "seed", "digest", "1 thread", "train_dir"):
         assert word in head, head
 
@@ -118,7 +118,7 @@ def test_who_stops_early_needs_validation_examples(trainer, tmp_path):
     few = ("--data_source=synthetic", "--synthetic_train=9", "--synthetic_test=9", "--batch_size=2", "--patience=1",
            "--train_steps=2", "--train_dir=")
     result = run(trainer, *few, cwd=tmp_path, status=1)
-    assert "a tenth of 9 examples (data.validation_size=auto) is none: set --validation_size to 1" in result.stderr
+    assert "of 9 examples (data.validation_size=auto) none are held out: set --validation_size to 1" in result.stderr
     run(trainer, *few, "--validation_size=1", cwd=tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_a_bar_on_a_terminal(trainer, tmp_path):
         assert piece in bars[-1]
     assert any("valid." in bar for bar in bars)
     assert not STEP_LINE.search(text)
-    assert "\x1b[Kclass 0 " in text  # the bar is removed before the results are shown
+    assert "\x1b[Ktest of the best model" in text  # the bar is removed before the results are shown
 
 
 def test_the_bar_follows_the_width(trainer, tmp_path):

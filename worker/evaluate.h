@@ -59,7 +59,7 @@ struct evaluation {
     bool is_merged;          /* others were merged in (worker/evaluation_part.h): ranked and worst cover a part only */
     /*
      * The best value of `decision` for these examples: for a binary model with train.threshold auto the best by
-     * best_metric (metrics.h); for one that learns its inputs the quantile of the errors; NaN: not known, or not wanted.
+     * best_metric (metrics.h); for one that learns its inputs the quantile of the errors; NaN: none, or not known.
      */
     double threshold;
     int64_t flagged;               /* rows that are anomalies by `decision` */

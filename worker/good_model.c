@@ -6,6 +6,19 @@
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/store/outer.h"
+#include "ps/store/store.h"
+
+enum { SMALL_BYTES = 8 << 20 };
+
+bool good_model_is_small(const struct model *model, const struct config_train *train)
+{
+    const struct config_train kept = outer_train(train);
+    size_t vectors = 0;
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        vectors += store_has_vector(&kept, (enum store_vector)v);
+    }
+    return vectors * model->float_count * sizeof(float) <= SMALL_BYTES;
+}
 
 bool good_model_create(struct good_model *good, const struct model *model, const struct config_train *train, bool whole,
                        struct error *error)
@@ -62,9 +75,10 @@ void good_model_recall(struct good_model *good, const struct checkpoint_info *re
         return;
     }
     const struct checkpoint_info *info = checkpoint_file_info(file);
+    const bool in_memory = good->state.memory;
     if (info->global_step == record->best_step && info->best_score == record->best_score) {
         /* A state that could be read only in part is none. */
-        good->is_there = good->is_best = load(good, file, &error);
+        good->is_there = good->is_best = !in_memory || load(good, file, &error);
         good->record = *info;
         good->global_step = info->global_step;
     }

@@ -144,7 +144,8 @@ static void save_what_is_due(struct local_updater *local, bool is_due, bool is_b
 {
     const double begin_s = clock_monotonic_s();
     local->best_waits |= is_best;
-    const bool best_is_due = local->best_waits && (is_due || begin_s - local->best_s >= BEST_S);
+    const bool may_wait = local->training->good.state.memory;
+    const bool best_is_due = local->best_waits && (!may_wait || is_due || begin_s - local->best_s >= BEST_S);
     if (best_is_due && !is_best) {
         begin_to_save_best(local);
     }
@@ -336,13 +337,33 @@ static bool step(struct updater *updater)
     return true;
 }
 
+static bool load_best(struct updater *updater)
+{
+    struct local_updater *local = of(updater);
+    struct training *training = local->training;
+    char path[CHECKPOINT_MAX_PATH];
+    struct checkpoint_file *file;
+    collect_saved(local, true);
+    checkpoint_folder_name(&local->ledger.folder, CHECKPOINT_BEST, 0, path);
+    if (checkpoint_open(&file, path, &training->error) != CHECKPOINT_OPENED) {
+        return training_fail(training);
+    }
+    const bool done = checkpoint_load(file, &local->snapshot, &training->error) ? put_state(local, &local->snapshot)
+                                                                                : training_fail(training);
+    checkpoint_close(file);
+    return done;
+}
+
 /* The best model so far is the state again, or else the one that training began with. */
 static bool put_good(struct local_updater *local, const struct good_model *good)
 {
     struct training *training = local->training;
     local->ledger.info = good->record;
     training->global_step = good->global_step;
-    return good_model_put(good, training->engine, &training->error) || training_fail(training);
+    if (good->state.memory) {
+        return good_model_put(good, training->engine, &training->error) || training_fail(training);
+    }
+    return good->is_best ? load_best(&local->updater) : put_initial_state(local);
 }
 
 /* What only the engine knows of a state is kept with checkpoints alone, so then it can't. */
@@ -359,7 +380,7 @@ static bool go_back(struct updater *updater, const struct good_model *good)
     }
     collect_saved(local, true);
     const bool has_later =
-        local->writer && !good->is_best && local->ledger.last[0] != '\0' && local->ledger.last_step > good->global_step;
+        local->writer && !good->is_best && local->ledger.last[0] != '\0' && local->ledger.last_step >= good->global_step;
     if ((has_later && !restore(local, &is_restored)) || (!is_restored && !put_good(local, good))) {
         return false;
     }
@@ -398,6 +419,7 @@ static const struct updater_table local_table = {
     .gather = gather,
     .finish = finish,
     .go_back = go_back,
+    .load_best = load_best,
     .record = record,
 };
 

@@ -38,8 +38,8 @@ double metrics_average_precision(const struct scored *sorted, int count);
 
 /*
  * The threshold, from which on scores count as positive, that is best by a metric: balanced accuracy, the Matthews
- * correlation and F1 by themselves, any other by accuracy. It is 0.5 or halfway between two scores, so that rounding does
- * not matter; of equally good ones, the one nearest to 0.5. *best: the metric's value there.
+ * correlation and F1 by themselves, any other by accuracy. It is 0.5 or halfway between two scores, so that rounding
+ * does not matter; of equally good ones, the one nearest to 0.5. *best: the metric's value there.
  */
 double metrics_best_threshold(const struct scored *sorted, int count, enum metric metric, double *best);
 enum metric metrics_of_threshold(enum metric metric); /* the metric it optimizes */

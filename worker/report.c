@@ -171,8 +171,7 @@ void report_start(const struct report_start *start)
     format_chosen(chosen, sizeof chosen, config);
     log_info("length     %s", length);
     if (chosen[0] != '\0') {
-        log_info("auto       %s: chosen for %s; set what you want otherwise", chosen,
-                 config_is_of_table(config) ? "this table" : "pictures");
+        log_info("auto       %s (for %s)", chosen, config_is_of_table(config) ? "a table" : "pictures");
     }
     log_info("engine     %s", start->engine);
     log_info("config     %s, version %lld, digest %.16s", config->path ? config->path : "built-in defaults",
@@ -569,10 +568,6 @@ void report_done(const struct report_done *done)
         if (done->test && !done->test->regression) {
             cJSON_AddNumberToObject(fields, "test_accuracy", evaluation_accuracy(done->test));
         }
-        if (done->test) {
-            cJSON_AddStringToObject(fields, "test_model", done->tests_best ? "best" : "newest");
-            cJSON_AddNumberToObject(fields, "test_step", (double)(done->tests_best ? done->best_step : done->steps));
-        }
         cJSON_AddNumberToObject(fields, "steps", (double)done->steps);
         cJSON_AddNumberToObject(fields, "steps_per_s", done->steps_per_s);
         if (done->global_steps_per_s > 0) {
@@ -587,6 +582,8 @@ void report_done(const struct report_done *done)
             cJSON_AddNumberToObject(fields, "best_step", (double)done->best_step);
         }
         if (done->test) {
+            cJSON_AddStringToObject(fields, "test_model", done->tests_best ? "best" : "newest");
+            cJSON_AddNumberToObject(fields, "test_step", (double)(done->tests_best ? done->best_step : done->steps));
             add_evaluation(fields, done->test);
         }
         log_event("done", fields, NULL);

@@ -594,8 +594,12 @@ static bool begin(struct training *training, const struct updater_start *start)
     if (!create_evaluation(training)) {
         return training_fail(training);
     }
-    if (training->keeps_best && !good_model_create(&training->good, training->model, &training->config->train,
-                                                   training->updater->table->go_back, &training->error)) {
+    const struct updater_table *table = training->updater->table;
+    const struct config *config = training->config;
+    const bool in_memory = !table->load_best || config->output.train_dir[0] == '\0' ||
+                           good_model_is_small(training->model, &config->train);
+    if (training->keeps_best && in_memory &&
+        !good_model_create(&training->good, training->model, &config->train, table->go_back, &training->error)) {
         return training_fail(training);
     }
     tell_start(training, start);
@@ -717,6 +721,9 @@ static bool take_tested(struct training *training, const struct updater_record *
         return true;
     }
     training->evaluation.decision = good->record.has_threshold ? good->record.threshold : NAN;
+    if (!good->state.memory) {
+        return training->updater->table->load_best(training->updater);
+    }
     return good_model_put(good, training->engine, &training->error) || training_fail(training);
 }
 

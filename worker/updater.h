@@ -92,10 +92,13 @@ struct updater_table {
 
     /*
      * After a divergence, between two steps: training goes back to this model, with its record, or to the newest
-     * checkpoint if no validation has found a best model. Later checkpoints are replaced by those that follow. False: it
-     * can't, or training has failed. NULL: it never can.
+     * checkpoint if no validation has found a best model. Later checkpoints are replaced by those that follow. False:
+     * it can't, or training has failed. NULL: it never can.
      */
     bool (*go_back)(struct updater *updater, const struct good_model *good);
+
+    /* Brings the best model from train_dir into the engine, with its whole state. False: training has failed. */
+    bool (*load_best)(struct updater *updater);
 
     /* Tells the other members the result. test_accuracy: NaN if there is none. NULL: there are no others. */
     void (*conclude)(struct updater *updater, bool failed, double test_accuracy, const char *why);

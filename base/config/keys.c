@@ -282,7 +282,7 @@ const struct config_key config_keys[] = {
                     "global step, and no worker waits for another; 0 = rounds are synchronous"},
     {"train", "train_steps", KEY_LONG, AT(train.train_steps), .takes_auto = true, .maximum = MAX_EXACT,
      .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "last global step; 0 = no limit; auto = 10000 for pictures unless epochs is set, otherwise no limit"},
+     .description = "last global step; 0 = no limit; auto = 10000 for pictures unless epochs is set, else no limit"},
     {"train", "epochs", KEY_NUMBER, AT(train.epochs), .takes_auto = true, .maximum = 1e9, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "passes over the training examples; 0 = no limit; auto = 300 for tables unless train_steps is set, "
@@ -292,8 +292,8 @@ const struct config_key config_keys[] = {
      .description = "stop once validation accuracy reaches this, such as 0.97; 0 = never"},
     {"train", "best_metric", KEY_WORD, AT(train.best_metric), .words = metrics, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "validation metric that decides which model is best; of equals, the one with the lower loss; auto = "
-                    "the loss for tables (of numbers with loss mse: rmse), accuracy for pictures and with a target"},
+     .description = "validation metric that decides which model is best; of equals, the one with the lower loss; auto "
+                    "= the loss for tables (of numbers with loss mse: rmse), accuracy for pictures and with a target"},
     {"train", "validate_by", KEY_WORD, AT(train.validate_by), .words = validators, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "whose held-out rows are used for validation, with data_sharding=own: the chief's, or all "
@@ -363,8 +363,8 @@ const struct config_key config_keys[] = {
     {"data", "data_source", KEY_WORD, AT(data.data_source), .words = sources, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "kind of the data set; auto = what data_dir holds; synthetic = digits that the program draws"},
-    {"data", "validation_size", KEY_COUNT, AT(data.validation_size), .takes_auto = true, .maximum = 1e8, .initial = "auto",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+    {"data", "validation_size", KEY_COUNT, AT(data.validation_size), .takes_auto = true, .maximum = 1e8,
+     .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "training examples held out for validation; 0 = none; auto = a tenth, of a table 15%, at most "
                     "5000"},
     {"data", "synthetic_train", KEY_COUNT, AT(data.synthetic_train), .minimum = 1, .maximum = 1e7, .initial = "60000",

@@ -9,7 +9,7 @@
 /* Images in one step, over all micro-batches: they are gathered in memory before the update. */
 enum { MAX_STEP_IMAGES = 1 << 20 };
 
-/* What "auto" means: steps of a run on pictures; epochs of one on a table, fewer if nothing validates it, and patience. */
+/* What "auto" means: steps of a run on pictures; epochs of one on a table, fewer without validation, and patience. */
 enum { USUAL_BATCH = 100, USUAL_STEPS = 10000, USUAL_EPOCHS = 300, BLIND_EPOCHS = 100, USUAL_PATIENCE = 30 };
 
 static const struct config_origin *origin(const struct config *config, const char *section, const char *name)
