@@ -185,7 +185,7 @@ void index_scratch_destroy(struct index_scratch *scratch);
 void index_build(struct batch_index *index, int block, const struct kernels *kernels, struct index_scratch *scratch,
                  const uint8_t *images, int pixels, const int32_t *indexes, int count);
 
-/* --- rows: index_rows.c --- */
+/* --- Rows --- */
 
 /* Number of blocks for rows of this shape. */
 int index_rows_block_count(const struct examples *like);

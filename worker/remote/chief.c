@@ -841,8 +841,6 @@ bool chief_restore(struct chief *chief, struct error *error)
 
 /* --- Start and end --- */
 
-/* Starts and ends the chief; its work in between is in worker/remote/chief/. */
-
 enum { END_S = 10 /* time to reach a ps whose link breaks as the job ends */ };
 
 static void create_locks(struct chief *chief)

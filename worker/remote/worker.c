@@ -27,8 +27,6 @@
 
 /* --- Joining, and between steps --- */
 
-/* How a worker joins, and what the loop asks of it between steps. */
-
 static struct remote_worker *of(struct updater *updater)
 {
     return (struct remote_worker *)updater;
@@ -677,8 +675,6 @@ static void worker_conclude(struct updater *updater, bool failed, double test_ac
 }
 
 /* --- The updater --- */
-
-/* The role from start to end. */
 
 const struct updater_table remote_updater_table = {
     .is_shared = true,

@@ -1,5 +1,5 @@
 /*
- * Layers that train.placement puts on the CPU (cuda/device/host.h): results match the CPU engine's, and neither side
+ * Layers that train.placement puts on the CPU (cuda/device/host.c): results match the CPU engine's, and neither side
  * touches the other's layers.
  */
 #include "tests/cuda/device/fixture.h"

@@ -22,8 +22,6 @@
 
 /* --- Links --- */
 
-/* Links to all shards, and the way of their answers into the engine. */
-
 enum { PUSH_FRAME_RANGES = SMALLER(4096, 2) /* per frame of a push */ };
 enum { LANDING_BYTES = 64 * 1024 /* small enough for the innermost caches */ };
 _Static_assert((int)LANDING_BYTES >= (int)SENT_FRAME_BYTES, "a frame of packed answers lands as a whole");
@@ -334,8 +332,6 @@ static bool land(struct push_pull *exchange, struct shard_part *part, enum dtype
 }
 
 /* --- Joining, and pulls --- */
-
-/* Joining, and pulls. */
 
 enum {
     STEP_WAIT_MS = 1000, /* for a step that others make */

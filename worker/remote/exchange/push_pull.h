@@ -144,7 +144,7 @@ enum exchange_result push_pull_exchange(struct push_pull *exchange, const struct
 
 /* --- For other requests to the shards --- */
 
-/* Was the process told to stop, or does the caller give up? */
+/* Is the process being stopped, or does the caller give up? */
 bool push_pull_must_stop(const struct push_pull *exchange);
 
 /*
