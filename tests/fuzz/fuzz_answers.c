@@ -22,7 +22,7 @@
 #include "worker/remote/chief/transfer.h"
 #include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/operator/fleet_view.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 
 enum { MOST_CONNECTIONS = 8, SIGNED = 0x80 /* a frame's flag: its bulk ends with the operator's signature */ };
 

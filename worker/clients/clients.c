@@ -10,10 +10,9 @@
 
 #include "base/log.h"
 #include "base/random/sampler.h"
-#include "ps/job/round.h"
-#include "ps/store/collect.h"
-#include "ps/store/outer.h"
-#include "ps/store/robust.h"
+#include "ps/job/plan.h"
+#include "ps/store/store.h"
+#include "ps/store/rounds.h"
 #include "worker/clients/players.h"
 #include "worker/clients/small_messages.h"
 #include "worker/evaluation_part.h"

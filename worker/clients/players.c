@@ -11,7 +11,7 @@
 
 #include "base/random/sampler.h"
 #include "base/threads.h"
-#include "ps/job/round.h"
+#include "ps/job/plan.h"
 
 struct player {
     struct engine *engine;

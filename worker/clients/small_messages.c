@@ -7,7 +7,7 @@
 
 #include "base/copy.h"
 #include "base/log.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 #include "worker/remote/exchange/residual_files.h"
 #include "worker/remote/exchange/outbox.h"
 

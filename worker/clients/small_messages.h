@@ -1,7 +1,7 @@
 /*
  * Packed messages (cluster.wire_dtype int8, cluster.wire_top) where one process plays many workers. Nothing is sent;
  * but what a client pushes is packed and unpacked again, and a round begins with the model as sent to clients. So the
- * bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/sent_model.h).
+ * bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/codec.h).
  *
  * Memory: 4 bytes x floats x 6, the largest size of packed floats, and 4 bytes x floats for each client that has taken
  * part in a round, for the residual of its messages.

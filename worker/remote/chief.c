@@ -8,8 +8,8 @@
 #include "base/condition.h"
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
-#include "ps/store/outer.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/rounds.h"
+#include "ps/store/codec.h"
 #include "worker/remote/chief/internal.h"
 #include "worker/remote/chief/transfer.h"
 
@@ -22,7 +22,7 @@ static void create_locks(struct chief *chief)
     condition_create(&chief->wake);
 }
 
-/* The sent model is not part of the model: it lies beside the checkpoints (ps/store/sent_model.h). */
+/* The sent model is not part of the model: it lies beside the checkpoints (ps/store/codec.h). */
 static bool create_sent_model(struct chief *chief, const struct config *config, struct error *error)
 {
     const size_t floats = chief->options.model->float_count;

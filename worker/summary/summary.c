@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "ps/store/optimizer.h"
 #include "worker/data/image/image.h"
 #include "base/random/sampler.h"

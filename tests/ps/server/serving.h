@@ -64,7 +64,7 @@ static inline void serving_tick(void)
     do {
         server_lock(server);
         more = job_tick(&server->job, serving.now_s);
-        server_lead(server);
+        server_apply_step(server);
         server_unlock(server);
     } while (more);
 }
@@ -298,8 +298,8 @@ static inline void serving_begin(int index)
     server->not_finite = calloc(workers, sizeof *server->not_finite);
     server->figures = calloc(workers, sizeof *server->figures);
     server->validations = calloc(workers, sizeof *server->validations);
-    server->tells = calloc(workers, sizeof *server->tells);
-    const bool good = server->figures && server->validations && server->tells && server->stage_users &&
+    server->reports_validations = calloc(workers, sizeof *server->reports_validations);
+    const bool good = server->figures && server->validations && server->reports_validations && server->stage_users &&
                       server->sessions_of && server->finite && server->not_finite &&
                       shard_create(&server->shard, &server->model, &serving.config, index, &error) &&
                       job_create(&server->job, &serving.config, index, serving.now_s, &error);
@@ -360,7 +360,7 @@ static inline void serving_end(void)
         free(server->figures[i].bytes);
         free(server->validations[i].bytes);
     }
-    free(server->tells);
+    free(server->reports_validations);
     free(server->validations);
     free(server->figures);
     free(server->not_finite);
@@ -410,7 +410,7 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
     server_lock(server);
     while (!guest) {
         refusal = job_hello(&server->job, &peer, "10.0.0.1:1", serving.now_s, &message);
-        if (refusal != JOB_ASK_AGAIN) {
+        if (refusal != JOB_RETRY) {
             break;
         }
         server_wait(server);
@@ -424,7 +424,7 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         session->channel->generation = server->job.generation;
         if (session->worker >= 0) {
             serving_list(session);
-            server->tells[session->worker] = peer.version >= PROTOCOL_VALIDATIONS;
+            server->reports_validations[session->worker] = peer.version >= PROTOCOL_VALIDATIONS;
         }
         session->base.admitted = one->open = true;
     }

@@ -69,10 +69,10 @@ static void test_the_chief_hears_what_workers_found(void **state)
     hears(2, "12", 0);
     job[2].taken_step = 2;
     hears(3, "", 1);
-    serving.server.tells[2] = false; /* of an earlier version */
+    serving.server.reports_validations[2] = false; /* of an earlier version */
     hears(3, "", 0);
     const struct message_validated due = {.step = 4, .examples = 20, .score = 0.25f, .rises = 1};
-    serving.server.tells[2] = true;
+    serving.server.reports_validations[2] = true;
     tell(workers[2], 1, &due, 2);
     job[2].taken_step = 4;
     hears(5, "", 0); /* the chief came late to what was due at step 4: no other word will come */

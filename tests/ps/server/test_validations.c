@@ -114,11 +114,11 @@ static void the_chief_waits_for_nobody_who_will_not_tell(void **state)
     begin();
     serving.server.job.workers[1].present = false; /* it is lost */
     serving.server.job.workers[2].taken_step = 5;  /* it has another model */
-    serving.server.tells[3] = false;
+    serving.server.reports_validations[3] = false;
     const double began_s = serving.now_s;
     assert_string_equal(hears(0.5f, 1, 60000), "missing 0");
     assert_true(serving.now_s == began_s);
-    serving.server.tells[3] = true;
+    serving.server.reports_validations[3] = true;
     serving.meanwhile = the_job_ends;
     assert_string_equal(hears(0.5f, 1, 60000), "missing 1");
     assert_true(serving.now_s < began_s + 2);

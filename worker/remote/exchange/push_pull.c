@@ -9,8 +9,7 @@
 #include "base/clock.h"
 #include "base/config/pace.h"
 #include "base/process/signals.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 #include "worker/remote/exchange/internal.h"
 
 enum { LANDING_BYTES = 64 * 1024 /* small enough for the innermost caches */ };
@@ -211,7 +210,7 @@ static bool land_differences(struct push_pull *exchange, struct shard_part *part
         if (!check_range(part, range, error)) {
             return false;
         }
-        size_t bytes = bfloat16_learn(exchange->known + first, told, left, range.count);
+        size_t bytes = bfloat16_apply_delta(exchange->known + first, told, left, range.count);
         if (bytes == 0) {
             return error_set(error, "%s: differences of floats %zu and on make no sense", name, first);
         }

@@ -74,12 +74,12 @@ static bool take_earlier(struct fleet_view *view, const struct manifest_config *
 }
 
 /* Signed or not: a machine's paths, addresses and keys must never come from another machine. */
-static bool spares_machines(const struct fleet_view *view, struct error *error)
+static bool is_portable(const struct fleet_view *view, struct error *error)
 {
     const struct manifest both = {
         .target = {.local = view->local, .local_size = strlen(view->local)},
         .fallback = {.local = view->earlier_local, .local_size = strlen(view->earlier_local)}};
-    return manifest_spares_machines(&both, error) || error_wrap(error, "ps 0 is not to be trusted");
+    return manifest_is_portable(&both, error) || error_wrap(error, "ps 0 is not to be trusted");
 }
 
 /* Even a signature does not prove that nothing came after it. */
@@ -130,7 +130,7 @@ static bool judge(struct fleet_view *view, const struct config *here, const uint
     } else {
         doubt_age(view, here);
     }
-    return spares_machines(view, error);
+    return is_portable(view, error);
 }
 
 bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, const struct config *here,

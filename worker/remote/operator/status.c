@@ -12,7 +12,7 @@
 #include "base/text/printable.h"
 #include "net/member.h"
 #include "observe/member.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 
 static const double TIMEOUT_S = 2.0, RETRY_AFTER_S = 0.2;
 

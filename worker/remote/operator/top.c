@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "observe/top/top.h"
 #include "ps/identity.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 
 static const double TIMEOUT_S = 2;
 

@@ -1,5 +1,5 @@
 /* Batches: from images in memory, from files, or from the chief. */
-#include "ps/job/round.h"
+#include "ps/job/plan.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/remote/worker/internal.h"
 
