@@ -162,7 +162,7 @@ build/trainer.debug: $(objects) $(musl_libs) build/product/flags
 
 # Code that runs once a second, or for people, should be small rather than fast.
 $(patsubst %.c,build/product/%.o,$(filter observe/% worker/dashboard/% worker/remote/operator/% worker/observed%.c \
-	worker/column_weights.c ps/fleet_watch.c net/tls/web.c,$(sources))): small := -Os
+	worker/column_weights.c ps/status.c net/tls/web.c,$(sources))): small := -Os
 
 build/product/%.o: %.c build/product/flags $(musl_libs)
 	@mkdir -p $(@D)

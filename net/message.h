@@ -80,7 +80,7 @@ enum push_outcome {
 
 /*
  * The encoding of floats. Differences are between bfloat16 values and those sent before on the same connection; a
- * message holds at most DIFFERENCES_FLOATS of them, in a variable number of bytes (ps/store/bfloat16.h).
+ * message holds at most DIFFERENCES_FLOATS of them, in a variable number of bytes (ps/store/codec.h).
  */
 enum dtype {
     DTYPE_FLOAT32 = 0,
@@ -98,7 +98,7 @@ static inline size_t dtype_size(enum dtype dtype) /* of float32 and bfloat16 */
 }
 
 /*
- * int8 (ps/store/int8.h) and the largest (ps/store/largest.h) are sent in ranges of up to this many floats, each packed
+ * int8 and the largest (ps/store/codec.h) are sent in ranges of up to this many floats, each packed
  * by itself.
  */
 enum { PACKED_FLOATS = 8192 };

@@ -10,7 +10,7 @@
 
 #include "base/finite.h"
 #include "ps/shard/internal.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 
 /* --- Memory --- */
 

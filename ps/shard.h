@@ -22,7 +22,7 @@
  * x 2 x (1 + slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x
  * (2 + one per worker): answers cannot use the memory of gradients that still wait for their step, and two buffers hold
  * the answers shared by all workers. train.buffer_size takes 4 bytes x floats, however large it is. With wire_dtype
- * bfloat16, 2 bytes x floats per worker remember what it was told; where answers are packed (ps/store/sent_model.h), 4
+ * bfloat16, 2 bytes x floats per worker remember what it was told; where answers are packed (ps/store/codec.h), 4
  * bytes x floats x 4 do so for all workers. A push allocates nothing.
  *
  * Threads: any may call anything, but only one thread at a time uses a stage. The shard knows neither clock nor
@@ -40,7 +40,6 @@
 #include "base/simulation.h"
 #include "net/message.h"
 #include "ps/store/model.h"
-#include "ps/store/placement.h"
 #include "ps/store/store.h"
 
 enum { SHARD_BLOCK = SMALLER(512, 64) /* most floats of a block */ };
@@ -91,9 +90,9 @@ bool stage_scatter(struct stage *stage, struct range range, const uint16_t *plac
                    struct error *error);
 void stage_check(struct stage *stage, const float *values, size_t count);
 /* Once it is complete: sets its weight, if rounds weigh by examples, and computes its norm, if that is limited. */
-void stage_weigh(struct stage *stage, uint32_t examples);
+void stage_set_weight(struct stage *stage, uint32_t examples);
 /* With train.buffer_size: sets how many steps were made since the model it was computed from. */
-void stage_age(struct stage *stage, uint32_t staleness);
+void stage_set_staleness(struct stage *stage, uint32_t staleness);
 bool stage_is_finite(const struct stage *stage); /* nothing checked since stage_begin is NaN or infinite */
 
 /* Changed parameters, packed one range after another, in the stage's memory; valid until the stage is used again. */
@@ -111,14 +110,14 @@ struct changes {
 /*
  * Applies the stage's gradient, as one step at the shard's global step, and collects the changes after base_version.
  * With train.buffer_size the gradient is added to the buffered mean instead, and the last of buffer_size gradients
- * makes the step (ps/store/outer.h); a restore clears the buffer. In any case the answer is the shard as this push
+ * makes the step (ps/store/rounds.h); a restore clears the buffer. In any case the answer is the shard as this push
  * leaves it. False, without any effect, if the shard is being written, or of another generation.
  */
 bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t base_version, enum dtype dtype,
                  struct changes *changes);
 
 /*
- * Packed answers (ps/store/sent_model.h): one piece; the next begins after its bytes. The pieces of a version are
+ * Packed answers (ps/store/codec.h): one piece; the next begins after its bytes. The pieces of a version are
  * ascending; those of the next version follow.
  */
 enum { SENT_HEAD = RANGE_BYTES + 4 };
@@ -128,32 +127,32 @@ struct sent_piece {
     const uint8_t *bytes;
 };
 struct sent_piece sent_piece_at(const uint8_t *bytes);
-bool shard_tells(const struct shard *shard); /* true if answers are packed */
+bool shard_compresses_answers(const struct shard *shard); /* true if answers are packed */
 
 /*
- * The same without applying anything. since_version 0: all. For a packed dtype, if shard_tells: what was sent since
- * that version; or, if that is no longer known, the sent model, as float32 (changes->dtype).
+ * The same without applying anything. since_version 0: all. For a packed dtype, if shard_compresses_answers: what was
+ * sent since that version; or, if that is no longer known, the sent model, as float32 (changes->dtype).
  */
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes);
 
 /*
- * Differences (ps/store/bfloat16.h): with wire_dtype bfloat16 a stage remembers what its worker was last told.
+ * Differences (ps/store/codec.h): with wire_dtype bfloat16 a stage remembers what its worker was last told.
  * stage_is_known_to is true if this connection can use that; others are told every value in full. connection: a unique
- * number, not 0. stage_tell updates the memory to `halves`, the floats of these ranges one after another, and encodes
- * the update to `encoded`, which has room for bfloat16_encoded_room(floats) + ranges->count bytes; returns the bytes
- * used.
+ * number, not 0. stage_encode_delta updates the memory to `halves`, the floats of these ranges one after another, and
+ * encodes the update to `encoded`, which has room for bfloat16_encoded_room(floats) + ranges->count bytes; returns the
+ * bytes used.
  */
-bool stage_remembers(const struct stage *stage); /* true if it remembers anything */
+bool stage_keeps_known(const struct stage *stage); /* true if it remembers anything */
 bool stage_is_known_to(const struct stage *stage, uint64_t connection);
-size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
-                  bool in_full, uint8_t *encoded);
+size_t stage_encode_delta(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
+                          bool in_full, uint8_t *encoded);
 
 /*
  * Synchronous steps (cluster.issync). shard_aggregate applies the mean of the stages of `workers` (ascending) as one
- * step: element by element ((g0 / n + g1 / n) + ...), as ps/store/collect.h has it, so that the bits are those of a
- * process that trains with micro-batches. With rounds (ps/store/outer.h) workers may be weighted by their examples
- * instead, long differences may be scaled down, and a robust mean may be used (ps/store/robust.h). A stage must not
+ * step: element by element ((g0 / n + g1 / n) + ...), as ps/store/store.h has it, so that the bits are those of a
+ * process that trains with micro-batches. With rounds (ps/store/rounds.h) workers may be weighted by their examples
+ * instead, long differences may be scaled down, and a robust mean may be used (ps/store/rounds.h). A stage must not
  * change from the completion of its gradient until then. Idle threads may call shard_help meanwhile: all work on
  * disjoint stripes, and it returns when none is left. shard_aggregate returns once all is done, false if the shard is
  * closed or of another generation; one step at a time.

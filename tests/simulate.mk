@@ -25,11 +25,11 @@ replaced := malloc calloc realloc free strdup strndup aligned_alloc \
 	open read pread pwrite write writev fsync rename unlink mkdir stat fstat access ftruncate fcntl \
 	opendir readdir closedir dirfd fstatat unlinkat chmod fchmod rmdir \
 	statvfs posix_spawn waitpid kill memory_for_this_process threads_give_way
-watched := job_create job_ask job_consider job_destroy job_push job_end_restore job_schedule job_take_step job_end \
-	shard_apply buffer_take shard_aggregate channel_send_frame push_pull_join checkpoint_folder_save \
-	checkpoint_folder_newest checkpoint_load shard_skip_order shard_schedule schedule_prepare rollout_create \
-	rollout_begin versions_add versions_switch manifest_encode handshake_new_incarnation load_data preprocessing_agree \
-	preprocessing_publish report_validation
+watched := job_create job_select_workers job_try_decide job_destroy job_push job_end_restore job_schedule \
+	job_take_step job_end shard_apply buffer_take shard_aggregate channel_send_frame push_pull_join \
+	checkpoint_folder_save checkpoint_folder_newest checkpoint_load shard_skip_order shard_schedule \
+	schedule_prepare rollout_create rollout_begin versions_add versions_switch manifest_encode \
+	handshake_new_incarnation load_data preprocessing_agree preprocessing_publish report_validation
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
 
 $(simulation)/%.o: %.c $(simulation)/flags $(musl_libs)

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
-#include "ps/checkpoint/supervisor.h"
 #include "ps/checkpoint/writer.h"
 #include "worker/updater.h"
 

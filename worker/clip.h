@@ -14,9 +14,8 @@
 #include <stddef.h>
 
 #include "base/error.h"
-#include "ps/store/collect.h"
-#include "ps/store/model.h"
 #include "ps/store/store.h"
+#include "ps/store/model.h"
 
 struct clip {
     const struct model *model; /* borrowed */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
-#include "ps/store/placement.h"
+#include "ps/store/model.h"
 #include "worker/layer_placement.h"
 
 /* Where something is: "job", task, "gpu:0". */

@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 #include "ps/store/store.h"
 
 enum { SMALL_BYTES = 8 << 20 };

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/cli/command.h"
 #include "base/process/signals.h"
-#include "ps/job/round.h"
+#include "ps/job/plan.h"
 #include "worker/clients/clients.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"

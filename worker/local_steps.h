@@ -1,6 +1,6 @@
 /*
  * Local steps that a worker takes from a shared model, and the resulting difference: the worker's half of a round
- * (train.local_steps; ps/store/outer.h is the other half).
+ * (train.local_steps; ps/store/rounds.h is the other half).
  *
  * A round begins with the parameters in the engine and a fresh optimizer, so that its result depends only on the model,
  * the config and the examples: a worker has no state that outlives a round. The learning rate is that of the round's

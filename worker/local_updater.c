@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "ps/checkpoint/writer.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 #include "worker/checkpoint_ledger.h"
 #include "worker/clients/clients.h"
 #include "worker/initial.h"

@@ -10,7 +10,7 @@
 #include "base/text/count.h"
 #include "base/text/json.h"
 #include "base/version.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 
 enum {
     SHOWN_CLASSES = 20, /* with more, only the worst are shown as text */

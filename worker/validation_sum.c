@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "ps/worst_first.h"
+#include "ps/status.h"
 #include "worker/evaluation_part.h"
 
 bool validation_sum_create(struct validation_sum *sum, const struct evaluation *like, int workers, struct error *error)

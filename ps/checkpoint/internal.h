@@ -59,7 +59,4 @@ void checkpoint_metric_key(char key[METRIC_KEY], const char *of, enum metric met
 bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, struct error *error);
 void checkpoint_digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX + 1]);
 
-/* Reads exactly `size` bytes; an error names the file. */
-bool checkpoint_read_at(struct checkpoint_file *file, void *bytes, size_t size, uint64_t offset, struct error *error);
-
 #endif

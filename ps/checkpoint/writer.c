@@ -116,8 +116,8 @@ void checkpoint_writer_submit(struct checkpoint_writer *writer, int targets, con
     pthread_mutex_unlock(&writer->mutex);
 }
 
-static enum checkpoint_outcome tell(struct checkpoint_writer *writer, bool wait, struct checkpoint_report *report,
-                                    struct error *error)
+static enum checkpoint_outcome take_outcome(struct checkpoint_writer *writer, bool wait,
+                                            struct checkpoint_report *report, struct error *error)
 {
     enum checkpoint_outcome outcome = CHECKPOINT_NO_NEWS;
     pthread_mutex_lock(&writer->mutex);
@@ -139,11 +139,11 @@ static enum checkpoint_outcome tell(struct checkpoint_writer *writer, bool wait,
 enum checkpoint_outcome checkpoint_writer_poll(struct checkpoint_writer *writer, struct checkpoint_report *report,
                                                struct error *error)
 {
-    return tell(writer, false, report, error);
+    return take_outcome(writer, false, report, error);
 }
 
 enum checkpoint_outcome checkpoint_writer_wait(struct checkpoint_writer *writer, struct checkpoint_report *report,
                                                struct error *error)
 {
-    return tell(writer, true, report, error);
+    return take_outcome(writer, true, report, error);
 }

@@ -10,7 +10,7 @@
 void job_act(struct job *job, enum job_action_kind kind, int worker);
 
 /* Queues a log line; if there are too many, it is only counted. */
-void job_say(struct job *job, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void job_log(struct job *job, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Answers a request with an error. */
 void job_deny(struct verdict *verdict, enum error_code code, const char *format, ...)
@@ -45,15 +45,15 @@ void job_set_end(struct job *job); /* sets last_step by the config */
 /* Synchronous training: set up with the job, collect the next step, and check whether it can be decided. */
 bool job_create_gathering(struct job *job, int ps, struct error *error);
 void job_gather(struct job *job, double now_s);
-void job_consider(struct job *job, double now_s);
+void job_try_decide(struct job *job, double now_s);
 
 /* Rounds (rounds.c), at the coordinator. Selects the workers of the present round, if none were selected before. */
-void job_ask(struct job *job, double now_s);
+void job_select_workers(struct job *job, double now_s);
 /* Asks more of the present workers; false: all are asked already. */
-bool job_ask_more(struct job *job, double now_s);
-bool job_asks_some(const struct job *job);             /* true at the ps that decides which workers are asked */
-bool job_is_asked(const struct job *job, int worker);  /* for the present round */
-bool job_is_late(const struct job *job, double now_s); /* the present round has reached its deadline */
+bool job_select_more(struct job *job, double now_s);
+bool job_selects_workers(const struct job *job);         /* true at the ps that decides which workers are asked */
+bool job_is_selected(const struct job *job, int worker); /* for the present round */
+bool job_is_late(const struct job *job, double now_s);   /* the present round has reached its deadline */
 /* Records that the present round is made of gathered.taken. */
 void job_count_round(struct job *job);
 

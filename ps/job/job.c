@@ -8,7 +8,7 @@
 
 #include "base/simulation.h"
 #include "ps/job/internal.h"
-#include "ps/store/placement.h"
+#include "ps/store/model.h"
 
 /* --- Create and destroy --- */
 
@@ -63,12 +63,12 @@ static bool is_fenced(const struct job_worker *worker, uint64_t incarnation)
 }
 
 /* From now on `incarnation` is this worker; an older one is fenced for good. */
-static void take_place(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s)
+static void replace_incarnation(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s)
 {
     struct job_worker *worker = &job->workers[index];
     if (worker->incarnation != 0) {
         if (worker->connections > 0) {
-            job_say(job, LOG_WARNING, "worker %d (%s) replaces a process at %s that does not answer", index, peer,
+            job_log(job, LOG_WARNING, "worker %d (%s) replaces a process at %s that does not answer", index, peer,
                     worker->peer);
             job_act(job, JOB_CUT, index);
         }
@@ -80,7 +80,7 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
     worker->held = 0;
     worker->present = worker->lost = worker->cut_off = worker->left = worker->counts = false;
     worker->sequence = 0;
-    worker->newcomer = 0;
+    worker->challenger = 0;
     worker->state = STATE_STARTING;
     worker->global_step = worker->local_step = 0;
     worker->steps_per_s = 0.0f;
@@ -92,31 +92,31 @@ static void take_place(struct job *job, int index, uint64_t incarnation, const c
 }
 
 /*
- * 0: the older process is gone; JOB_ASK_AGAIN: not known yet. Only the pong to this probe shows that it lives: other
+ * 0: the older process is gone; JOB_RETRY: not known yet. Only the pong to this probe shows that it lives: other
  * messages may have been sent before it was killed, and delayed by a slow link or a stalled ps. A gap between two
- * attempts means that the newcomer went away, or that this ps was stalled and may not have read the pong yet: the time
- * starts over.
+ * attempts means that the challenger went away, or that this ps was stalled and may not have read the pong yet: the
+ * time starts over.
  */
 static uint16_t probe(struct job *job, int index, uint64_t incarnation, const char *peer, double now_s,
                       struct error *message)
 {
     struct job_worker *worker = &job->workers[index];
-    if (worker->newcomer == 0 || now_s - worker->asked_s > JOB_ASK_MS / 1000.0) {
-        worker->newcomer = incarnation;
+    if (worker->challenger == 0 || now_s - worker->challenged_s > JOB_RETRY_MS / 1000.0) {
+        worker->challenger = incarnation;
         worker->probe_s = now_s;
         worker->probe++;
         worker->answered = false;
         job_act(job, JOB_PROBE, index);
     }
-    if (worker->newcomer != incarnation) {
-        return JOB_ASK_AGAIN; /* one claim at a time: the claimant may have died meanwhile, too */
+    if (worker->challenger != incarnation) {
+        return JOB_RETRY; /* one claim at a time: the claimant may have died meanwhile, too */
     }
-    worker->asked_s = now_s;
+    worker->challenged_s = now_s;
     if (!worker->answered) {
-        return now_s - worker->probe_s < JOB_PROBE_MS / 1000.0 ? JOB_ASK_AGAIN : 0;
+        return now_s - worker->probe_s < JOB_PROBE_MS / 1000.0 ? JOB_RETRY : 0;
     }
-    worker->newcomer = 0;
-    job_say(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
+    worker->challenger = 0;
+    job_log(job, LOG_WARNING, "refused a second worker %d (%s): the one at %s is alive", index, peer, worker->peer);
     error_set(
         message,
         "worker %d is already running at %s, and alive: give this process another --task_index, or stop the other "
@@ -155,7 +155,7 @@ static uint16_t join(struct job *job, int index, uint64_t incarnation, const cha
             return answer;
         }
     }
-    take_place(job, index, incarnation, peer, now_s);
+    replace_incarnation(job, index, incarnation, peer, now_s);
     return 0;
 }
 
@@ -169,11 +169,11 @@ static void welcome(struct job *job, int index, const char *peer, double now_s)
         return;
     }
     if (worker->lost) {
-        job_say(job, LOG_INFO, "worker %d (%s) is back after %.0f s", index, peer, now_s - worker->heard_s);
+        job_log(job, LOG_INFO, "worker %d (%s) is back after %.0f s", index, peer, now_s - worker->heard_s);
     } else if (!worker->present) {
-        job_say(job, LOG_INFO, "worker %d (%s) joined", index, peer);
+        job_log(job, LOG_INFO, "worker %d (%s) joined", index, peer);
     } else if (worker->connections == 0) {
-        job_say(job, LOG_INFO, "worker %d (%s) is connected again", index, peer);
+        job_log(job, LOG_INFO, "worker %d (%s) is connected again", index, peer);
     }
     worker->connections++;
     worker->present = true;
@@ -236,7 +236,7 @@ void job_disconnected(struct job *job, int index, uint64_t incarnation, double n
     }
     worker->gone_s = now_s;
     if (worker->present && !job_is_over(job)) {
-        job_say(job, LOG_WARNING, "worker %d (%s) has disconnected; lost unless it is back in %g s", index,
+        job_log(job, LOG_WARNING, "worker %d (%s) has disconnected; lost unless it is back in %g s", index,
                 worker->peer, job->config.cluster.lease_secs);
     }
 }
@@ -244,10 +244,10 @@ void job_disconnected(struct job *job, int index, uint64_t incarnation, double n
 /*
  * It reaches every ps, or no longer. Before there is a model to train this is not reported: some ps are still to come.
  */
-static void take_reach(struct job *job, int index, bool cut_off, const char *message, double now_s)
+static void set_reachability(struct job *job, int index, bool cut_off, const char *message, double now_s)
 {
     struct job_worker *worker = &job->workers[index];
-    const bool tells = job->state == JOB_TRAINING;
+    const bool is_logged = job->state == JOB_TRAINING;
     if (cut_off == worker->cut_off) {
         return;
     }
@@ -257,14 +257,14 @@ static void take_reach(struct job *job, int index, bool cut_off, const char *mes
         MARK("a worker that is here can't reach another ps");
         worker->counts = false;
         worker->cut_off_s = now_s;
-        if (tells) {
-            job_say(job, LOG_WARNING, "worker %d (%s) %.255s: it takes no part until it can reach all ps", index,
+        if (is_logged) {
+            job_log(job, LOG_WARNING, "worker %d (%s) %.255s: it takes no part until it can reach all ps", index,
                     worker->peer, message);
         }
-        job_consider(job, now_s);
+        job_try_decide(job, now_s);
     } else {
-        if (tells) {
-            job_say(job, LOG_INFO, "worker %d (%s) reaches all ps again after %.0f s", index, worker->peer,
+        if (is_logged) {
+            job_log(job, LOG_INFO, "worker %d (%s) reaches all ps again after %.0f s", index, worker->peer,
                     now_s - worker->cut_off_s);
         }
         job_start_if_complete(job);
@@ -278,9 +278,9 @@ void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struc
     if (worker->incarnation != incarnation) {
         return;
     }
-    job_heard(job, index, incarnation, now_s);
+    job_touch(job, index, incarnation, now_s);
     if (!worker->left) {
-        take_reach(job, index, heartbeat->state == STATE_LOST, heartbeat->message, now_s);
+        set_reachability(job, index, heartbeat->state == STATE_LOST, heartbeat->message, now_s);
     }
     worker->state = heartbeat->state;
     worker->global_step = heartbeat->global_step;
@@ -308,8 +308,8 @@ void job_leave(struct job *job, int index, uint64_t incarnation, const char *mes
     worker->left = true;
     worker->present = worker->lost = worker->cut_off = worker->counts = false;
     worker->heard_s = now_s;
-    job_consider(job, now_s);
-    job_say(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, message[0] != '\0' ? ": " : "", message);
+    job_try_decide(job, now_s);
+    job_log(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, message[0] != '\0' ? ": " : "", message);
 }
 
 /* After this ps itself stood still (stopped, or its machine asleep). */
@@ -345,7 +345,7 @@ static bool tick_leases(struct job *job, double now_s)
         MARK("a lease is over");
         worker->lost = true;
         worker->present = worker->counts = false;
-        job_say(job, LOG_WARNING, "worker %d (%s) is lost: not heard from for %.0f s; the others continue",
+        job_log(job, LOG_WARNING, "worker %d (%s) is lost: not heard from for %.0f s; the others continue",
                 job->tick_next, worker->peer, now_s - worker->heard_s);
     }
     job->tick_next = 0;
@@ -367,7 +367,7 @@ enum member_state job_worker_state(const struct job *job, int index)
     return worker->held > 0 ? STATE_WAITING : (enum member_state)worker->state;
 }
 
-void job_keep_waiting(struct job *job, bool keep)
+void job_hold_start(struct job *job, bool keep)
 {
     job->kept = keep;
     job_start_if_complete(job);
@@ -383,7 +383,7 @@ void job_keep_waiting(struct job *job, bool keep)
 /* The last time that this index was used. */
 static double used_s(const struct job_worker *worker)
 {
-    return fmax(worker->heard_s, worker->placed_s);
+    return fmax(worker->heard_s, worker->assigned_s);
 }
 
 static bool is_away(const struct job *job, const struct job_worker *worker, double now_s)
@@ -395,7 +395,7 @@ static bool is_away(const struct job *job, const struct job_worker *worker, doub
 static int find_own(const struct job *job, uint64_t key)
 {
     for (int i = job->config.cluster.worker_hosts.count; i < job->worker_count; i++) {
-        if (job->workers[i].place_key == key) {
+        if (job->workers[i].index_key == key) {
             return i;
         }
     }
@@ -413,7 +413,7 @@ static int find_free(const struct job *job, uint64_t key, double now_s)
     for (int k = 0; k < room; k++) {
         const int i = listed + (int)((key + (uint64_t)k) % (uint64_t)room);
         const struct job_worker *worker = &job->workers[i];
-        if (worker->place_key == 0 && worker->incarnation == 0) {
+        if (worker->index_key == 0 && worker->incarnation == 0) {
             return i;
         }
         if (is_away(job, worker, now_s) && (longest < 0 || used_s(worker) < used_s(&job->workers[longest]))) {
@@ -423,7 +423,7 @@ static int find_free(const struct job *job, uint64_t key, double now_s)
     return longest;
 }
 
-int job_place(struct job *job, uint64_t key, double now_s, struct verdict *verdict)
+int job_assign_index(struct job *job, uint64_t key, double now_s, struct verdict *verdict)
 {
     const int room = job->worker_count - job->config.cluster.worker_hosts.count;
     *verdict = (struct verdict){.code = 0};
@@ -434,8 +434,8 @@ int job_place(struct job *job, uint64_t key, double now_s, struct verdict *verdi
     } else if (index < 0) {
         job_deny(verdict, ERROR_NOT_READY, "all %d places beyond worker_hosts are taken: raise elastic_workers", room);
     } else {
-        job->workers[index].place_key = key;
-        job->workers[index].placed_s = now_s;
+        job->workers[index].index_key = key;
+        job->workers[index].assigned_s = now_s;
     }
     return index;
 }
@@ -472,7 +472,7 @@ void job_begin_restore(struct job *job, int worker, uint32_t generation, const c
         job->workers[i].counts = false;
         job->workers[i].taken_step = -1;
     }
-    job_say(job, LOG_INFO, "worker 0 (%s) writes the model of generation %u: %s", job->workers[0].peer, generation,
+    job_log(job, LOG_INFO, "worker 0 (%s) writes the model of generation %u: %s", job->workers[0].peer, generation,
             source);
 }
 
@@ -515,7 +515,7 @@ void job_end_restore(struct job *job, int worker, uint32_t generation, int64_t g
     job->epoch_batches = epoch_batches;
     job_set_end(job);
     job->began_s = job->logged_s = now_s;
-    job_say(job, LOG_INFO, "the model of generation %u is complete, at global step %lld", generation,
+    job_log(job, LOG_INFO, "the model of generation %u is complete, at global step %lld", generation,
             (long long)global_step);
     job->last_set_step = -1;
     job_take_due(job);
@@ -554,7 +554,7 @@ void job_end(struct job *job, int worker, const struct message_end_job *message,
     job->test_accuracy = message->test_accuracy;
     snprintf(job->message, sizeof job->message, "%s", message->message);
     bool has_text = job->message[0] != '\0';
-    job_say(job, job->state == JOB_DONE ? LOG_INFO : LOG_ERROR, "worker 0 (%s): training %s at global step %lld%s%s",
+    job_log(job, job->state == JOB_DONE ? LOG_INFO : LOG_ERROR, "worker 0 (%s): training %s at global step %lld%s%s",
             job->workers[0].peer, job->state == JOB_DONE ? "is over" : "failed", (long long)message->global_step,
             has_text ? ": " : "", job->message);
 }
@@ -618,12 +618,12 @@ bool job_tick(struct job *job, double now_s)
     if (tick_leases(job, now_s)) {
         return true;
     }
-    job_consider(job, now_s);
-    if (now_s - job->logged_s >= JOB_WAITED_FOR_MS / 1000.0) {
+    job_try_decide(job, now_s);
+    if (now_s - job->logged_s >= JOB_WAIT_LOG_MS / 1000.0) {
         job->logged_s = now_s;
         if (!job_ready(job, now_s, message) ||
-            (job_describe_wait(job, now_s, message) && now_s - job->gathering_s >= JOB_WAITED_FOR_MS / 1000.0)) {
-            job_say(job, LOG_INFO, "%s", message);
+            (job_describe_wait(job, now_s, message) && now_s - job->gathering_s >= JOB_WAIT_LOG_MS / 1000.0)) {
+            job_log(job, LOG_INFO, "%s", message);
         }
     }
     return false;

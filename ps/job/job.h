@@ -40,14 +40,14 @@
 #include "ps/job/plan.h"
 
 enum {
-    JOB_FENCED = 16,           /* replaced incarnations remembered per worker, the latest */
-    JOB_MAX_LINES = 16,        /* log lines kept until taken; further ones are counted */
-    JOB_MESSAGE = 256,         /* room for what a job says of itself */
-    JOB_ASK_MS = 500,          /* a host told JOB_ASK_AGAIN asks again more often than this */
-    JOB_PROBE_MS = 1000,       /* time for a worker to prove that it is alive, when another claims its place */
-    JOB_TICK_MS = 1000,        /* ticks further apart than this mean that the ps stood still */
-    JOB_END_MS = 4000,         /* time for workers to leave once the job is over */
-    JOB_WAITED_FOR_MS = 10000, /* interval between log lines about the same wait */
+    JOB_FENCED = 16,         /* replaced incarnations remembered per worker, the latest */
+    JOB_MAX_LINES = 16,      /* log lines kept until taken; further ones are counted */
+    JOB_MESSAGE = 256,       /* room for what a job says of itself */
+    JOB_RETRY_MS = 500,      /* a host told JOB_RETRY asks again more often than this */
+    JOB_PROBE_MS = 1000,     /* time for a worker to prove that it is alive, when another claims its place */
+    JOB_TICK_MS = 1000,      /* ticks further apart than this mean that the ps stood still */
+    JOB_END_MS = 4000,       /* time for workers to leave once the job is over */
+    JOB_WAIT_LOG_MS = 10000, /* interval between log lines about the same wait */
 };
 
 /* Limits on what a job may be restored with, so that no sum or product of steps and batches overflows later. */
@@ -83,15 +83,15 @@ struct job_worker {
     int64_t asked, missed; /* rounds it was asked for, and those completed without it */
     float cosine, norm;    /* of its last difference in a round: cosine to the mean, and its norm; NaN: not known */
     int64_t taken_step;    /* synchronous: the last step that included its gradient; -1: none */
-    uint64_t newcomer;     /* an incarnation that claims its place; 0: none */
+    uint64_t challenger;   /* an incarnation that claims its place; 0: none */
     double probe_s;        /* when probing the older one began */
-    double asked_s;        /* when it asked last */
+    double challenged_s;   /* when the challenger asked last */
     uint64_t probe;        /* number of the probe, which the pong must repeat */
     bool answered;         /* the older one answered the probe */
     bool to_probe, to_cut; /* pending actions */
 
-    uint64_t place_key; /* key of the worker that has this number (job_place); 0: free */
-    double placed_s;    /* when the number was assigned */
+    uint64_t index_key; /* key of the worker that has this number (job_assign_index); 0: free */
+    double assigned_s;  /* when the number was assigned */
 
     /* From its last heartbeat. */
     uint8_t state; /* enum member_state */
@@ -150,7 +150,7 @@ struct job {
     int *step_workers;           /* [worker_count]: of that step */
     double gathering_s;          /* when collecting the present step began */
     unsigned char *asked; /* [worker_count]: asked for the present round; at the coordinator, if it asks only some */
-    bool has_asked;       /* for the present round */
+    bool has_selected;    /* for the present round */
     uint64_t asks;        /* number of times that workers were asked */
     double asked_s;       /* when workers were last asked for the present round */
     uint64_t changes;     /* counts changes that a follower must report to the coordinator */
@@ -172,7 +172,7 @@ struct job {
     int first_to_act_on;   /* index of the first worker with one, or a lower one */
     struct job_line lines[JOB_MAX_LINES];
     int line_count, line_next;
-    int unsaid;         /* lines dropped because the list was full */
+    int dropped_lines;  /* lines dropped because the list was full */
     int tick_next;      /* worker that job_tick looks at next */
     double lease_due_s; /* no lease expires before this: workers need not be checked */
 };
@@ -188,9 +188,9 @@ bool job_has_actions(const struct job *job);
 
 /*
  * A peer says hello, from an address. Returns 0 (welcome: the connection counts from now on, and job_disconnected must
- * follow), an enum refusal with a message, or JOB_ASK_AGAIN: an older incarnation is being probed, ask again soon.
+ * follow), an enum refusal with a message, or JOB_RETRY: an older incarnation is being probed, ask again soon.
  */
-enum { JOB_ASK_AGAIN = 0xffff };
+enum { JOB_RETRY = 0xffff };
 uint16_t job_hello(struct job *job, const struct peer *who, const char *address, double now_s, struct error *message);
 void job_disconnected(struct job *job, int worker, uint64_t incarnation, double now_s);
 
@@ -200,14 +200,14 @@ void job_disconnected(struct job *job, int worker, uint64_t incarnation, double 
  * and the verdict says why.
  */
 struct verdict;
-int job_place(struct job *job, uint64_t key, double now_s, struct verdict *verdict);
+int job_assign_index(struct job *job, uint64_t key, double now_s, struct verdict *verdict);
 
 /* The nonce for a ping to this worker; its pong answers the probe. */
 uint64_t job_probe_nonce(const struct job *job, int worker);
 void job_pong(struct job *job, int worker, uint64_t incarnation, uint64_t nonce);
 
 /* Any message arrived from this worker. */
-void job_heard(struct job *job, int worker, uint64_t incarnation, double now_s);
+void job_touch(struct job *job, int worker, uint64_t incarnation, double now_s);
 void job_heartbeat(struct job *job, int worker, uint64_t incarnation, const struct message_heartbeat *heartbeat,
                    double now_s);
 
@@ -272,7 +272,7 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
 
 /*
  * Partial rounds (train.participation): the coordinator asks a share of the present workers, in the order of
- * ps/job/round.h, and more of them once too few of those asked can deliver. job_token is the step that this worker's
+ * ps/job/plan.h, and more of them once too few of those asked can deliver. job_token is the step that this worker's
  * next push may belong to, given the shard's `step`: that step, or -1: it is not asked (or this ps can't tell).
  */
 int64_t job_token(const struct job *job, int worker, int64_t step);
@@ -339,7 +339,7 @@ int64_t job_last_step_under(const struct job *job, const struct config *config);
 int64_t job_epoch_steps(const struct job *job, const struct config *config, int64_t epoch_batches);
 
 /* keep: a job that waits for workers continues to wait, whoever joins, until this is revoked. */
-void job_keep_waiting(struct job *job, bool keep);
+void job_hold_start(struct job *job, bool keep);
 
 /* The worker leaves cleanly: it will not come back in this incarnation. */
 void job_leave(struct job *job, int worker, uint64_t incarnation, const char *message, double now_s);

@@ -4,8 +4,6 @@
 #include <assert.h>
 #include <math.h>
 
-#include "ps/job/round.h"
-
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return a / b + (a % b != 0);

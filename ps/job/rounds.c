@@ -5,16 +5,16 @@
 #include <math.h>
 
 #include "ps/job/internal.h"
-#include "ps/job/round.h"
+#include "ps/job/plan.h"
 
-bool job_asks_some(const struct job *job)
+bool job_selects_workers(const struct job *job)
 {
     return job_is_coordinator(job) && config_asks_some(&job->config.train);
 }
 
-bool job_is_asked(const struct job *job, int worker)
+bool job_is_selected(const struct job *job, int worker)
 {
-    return !job_asks_some(job) || job->asked[worker];
+    return !job_selects_workers(job) || job->asked[worker];
 }
 
 /* Selects that many, or all that there are. */
@@ -42,15 +42,15 @@ static int with_reserve(const struct job *job, int share)
     return reserve > 1 ? (int)ceil(share * reserve - 1e-9) : share;
 }
 
-void job_ask(struct job *job, double now_s)
+void job_select_workers(struct job *job, double now_s)
 {
-    if (job->has_asked || !job_is_coordinator(job) || job->state != JOB_TRAINING || !job->started ||
+    if (job->has_selected || !job_is_coordinator(job) || job->state != JOB_TRAINING || !job->started ||
         job_is_past_end(job)) {
         return;
     }
-    job->has_asked = true;
+    job->has_selected = true;
     job->asked_s = now_s;
-    if (job_asks_some(job)) {
+    if (job_selects_workers(job)) {
         const int share = round_share(job->config.train.participation, job_present(job));
         const int least = job->config.cluster.min_replicas;
         job->gathered.wanted = share;
@@ -59,9 +59,9 @@ void job_ask(struct job *job, double now_s)
     }
 }
 
-bool job_ask_more(struct job *job, double now_s)
+bool job_select_more(struct job *job, double now_s)
 {
-    if (!job_asks_some(job) || !ask(job, with_reserve(job, job->gathered.wanted))) {
+    if (!job_selects_workers(job) || !ask(job, with_reserve(job, job->gathered.wanted))) {
         return false;
     }
     job->asked_s = now_s;
@@ -71,7 +71,7 @@ bool job_ask_more(struct job *job, double now_s)
 bool job_is_late(const struct job *job, double now_s)
 {
     const double most_s = job->config.train.round_deadline_secs;
-    return most_s > 0 && job->has_asked && now_s - job->asked_s >= most_s;
+    return most_s > 0 && job->has_selected && now_s - job->asked_s >= most_s;
 }
 
 int64_t job_token(const struct job *job, int worker, int64_t step)
@@ -80,7 +80,7 @@ int64_t job_token(const struct job *job, int worker, int64_t step)
         return step;
     }
     const bool is_open =
-        job->state == JOB_TRAINING && job->has_asked && !job->gathered.decided && job->gathered.step == step;
+        job->state == JOB_TRAINING && job->has_selected && !job->gathered.decided && job->gathered.step == step;
     return job_is_coordinator(job) && is_open && job->asked[worker] ? step : -1;
 }
 
@@ -89,7 +89,7 @@ void job_count_round(struct job *job)
     for (int i = 0; config_has_rounds(&job->config.train) && job_is_coordinator(job) && i < job->worker_count; i++) {
         struct job_worker *worker = &job->workers[i];
         const bool taken = job->gathered.taken[i];
-        if (job_asks_some(job)) {
+        if (job_selects_workers(job)) {
             worker->missed += job->asked[i] && !taken;
         } else if (worker->present || taken) {
             worker->asked++;

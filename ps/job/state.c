@@ -32,7 +32,7 @@ bool job_next_action(struct job *job, struct job_action *action)
         take_worker_action(job, action);
         return true;
     }
-    if (job->line_next == job->line_count && job->unsaid == 0) {
+    if (job->line_next == job->line_count && job->dropped_lines == 0) {
         job->line_next = job->line_count = 0;
         return false;
     }
@@ -42,17 +42,17 @@ bool job_next_action(struct job *job, struct job_action *action)
         action->level = line->level;
         memcpy(action->text, line->text, sizeof action->text);
     } else {
-        const bool is_one = job->unsaid == 1;
-        snprintf(action->text, sizeof action->text, "%d more line%s about workers and steps %s left out", job->unsaid,
-                 is_one ? "" : "s", is_one ? "is" : "are");
-        job->unsaid = 0;
+        const bool is_one = job->dropped_lines == 1;
+        snprintf(action->text, sizeof action->text, "%d more line%s about workers and steps %s left out",
+                 job->dropped_lines, is_one ? "" : "s", is_one ? "is" : "are");
+        job->dropped_lines = 0;
     }
     return true;
 }
 
 bool job_has_actions(const struct job *job)
 {
-    return job->workers_to_act_on > 0 || job->line_next < job->line_count || job->unsaid > 0;
+    return job->workers_to_act_on > 0 || job->line_next < job->line_count || job->dropped_lines > 0;
 }
 
 void job_act(struct job *job, enum job_action_kind kind, int worker)
@@ -65,10 +65,10 @@ void job_act(struct job *job, enum job_action_kind kind, int worker)
     *to_act = true;
 }
 
-void job_say(struct job *job, enum log_level level, const char *format, ...)
+void job_log(struct job *job, enum log_level level, const char *format, ...)
 {
     if (job->line_count == JOB_MAX_LINES) {
-        job->unsaid++;
+        job->dropped_lines++;
         return;
     }
     struct job_line *line = &job->lines[job->line_count++];
@@ -150,7 +150,7 @@ void job_start_if_complete(struct job *job)
         return;
     }
     job->started = true;
-    job_say(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers present",
+    job_log(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers present",
             (long long)job->global_step, present, job->config.cluster.worker_hosts.count);
 }
 
@@ -161,14 +161,14 @@ bool job_is_current(const struct job *job, int worker, uint64_t incarnation)
     return job->workers[worker].incarnation == incarnation;
 }
 
-void job_heard(struct job *job, int index, uint64_t incarnation, double now_s)
+void job_touch(struct job *job, int index, uint64_t incarnation, double now_s)
 {
     struct job_worker *worker = &job->workers[index];
     if (worker->incarnation != incarnation) {
         return;
     }
     if (worker->lost && !worker->cut_off) {
-        job_say(job, LOG_INFO, "worker %d (%s) responds again after %.0f s", index, worker->peer,
+        job_log(job, LOG_INFO, "worker %d (%s) responds again after %.0f s", index, worker->peer,
                 now_s - worker->heard_s);
         worker->lost = false;
         worker->present = true;

@@ -16,7 +16,6 @@
 #include "base/simulation.h"
 #include "ps/job/internal.h"
 #include "ps/store/model.h"
-#include "ps/store/placement.h"
 
 static const double NAMED_AFTER_S = 1.0; /* shorter waits are not worth a message */
 
@@ -51,7 +50,7 @@ static int least_replicas(const struct job *job)
 
 static void set_replicas(struct job *job)
 {
-    if (job_asks_some(job)) {
+    if (job_selects_workers(job)) {
         return; /* each round has its own token */
     }
     job->gathered.wanted = replicas(job);
@@ -83,7 +82,7 @@ void job_gather(struct job *job, double now_s)
         job->stepping = false;
         job->gathering_s = now_s;
         job->changes++;
-        job->has_asked = false;
+        job->has_selected = false;
         memset(job->asked, 0, (size_t)job->worker_count);
     }
 }
@@ -144,9 +143,9 @@ void job_take_due(struct job *job)
     job_set_end(job);
     const bool moved = job->state == JOB_TRAINING && job->last_step != last_step;
     if (moved && job->last_step == 0) {
-        job_say(job, LOG_INFO, "from global step %lld on there is no last step", (long long)step);
+        job_log(job, LOG_INFO, "from global step %lld on there is no last step", (long long)step);
     } else if (moved) {
-        job_say(job, LOG_INFO, "from global step %lld on the last step is %lld", (long long)step,
+        job_log(job, LOG_INFO, "from global step %lld on the last step is %lld", (long long)step,
                 (long long)job->last_step);
     }
     if (!job->synchronous) {
@@ -154,7 +153,7 @@ void job_take_due(struct job *job)
     }
     set_replicas(job);
     if (job->gathered.wanted != wanted || job->gathered.least != least) {
-        job_say(job, LOG_INFO, "from global step %lld on a step takes %d gradients (before: %d), at least %d",
+        job_log(job, LOG_INFO, "from global step %lld on a step takes %d gradients (before: %d), at least %d",
                 (long long)step, job->gathered.wanted, wanted, job->gathered.least);
     }
 }
@@ -189,12 +188,12 @@ static bool is_power_of_two(int64_t number)
 }
 
 /* Logs the first, and then ever more rarely. */
-static void note_not_finite(struct job *job, int index)
+static void count_not_finite(struct job *job, int index)
 {
     struct job_worker *worker = &job->workers[index];
     worker->not_finite++;
     if (is_power_of_two(worker->not_finite)) {
-        job_say(job, LOG_WARNING,
+        job_log(job, LOG_WARNING,
                 "worker %d (%s) sent a gradient that is not finite at global step %lld: refused (%lld "
                 "so far); a lower learning_rate may help",
                 index, worker->peer, (long long)job->global_step, (long long)worker->not_finite);
@@ -280,7 +279,7 @@ static enum push_outcome decide_new_push(struct job *job, int index, const struc
     }
     worker->sequence = push->sequence;
     if (!push->finite) {
-        note_not_finite(job, index);
+        count_not_finite(job, index);
         return PUSH_NOT_FINITE;
     }
     worker->staleness = job->global_step > push->base_step ? job->global_step - push->base_step : 0;
@@ -292,7 +291,7 @@ static enum push_outcome decide_new_push(struct job *job, int index, const struc
     job->global_step++;
     job_take_due(job);
     if (job->global_step == job->last_step) {
-        job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
+        job_log(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
     }
     return PUSH_APPLIED;
 }
@@ -302,7 +301,7 @@ void job_push(struct job *job, int index, uint64_t incarnation, const struct job
 {
     struct job_worker *worker = &job->workers[index];
     memset(verdict, 0, sizeof *verdict);
-    job_heard(job, index, incarnation, now_s);
+    job_touch(job, index, incarnation, now_s);
     if (!check_training(job, index, incarnation, push->generation, now_s, verdict)) {
         return;
     }
@@ -334,7 +333,7 @@ void job_pull(struct job *job, int index, uint64_t incarnation, uint32_t generat
         job_deny(verdict, ERROR_JOB_OVER, "training is over at global step %lld", (long long)job->global_step);
         return;
     }
-    job_ask(job, now_s);
+    job_select_workers(job, now_s);
     take_part(job, index);
 }
 
@@ -344,8 +343,8 @@ void job_pull(struct job *job, int index, uint64_t incarnation, uint32_t generat
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
-    if (job_asks_some(job)) { /* it may be one of very many: most are not even looked at */
-        return job_is_asked(job, index) && worker->present;
+    if (job_selects_workers(job)) { /* it may be one of very many: most are not even looked at */
+        return job_is_selected(job, index) && worker->present;
     }
     bool may_come = worker->incarnation == 0 && index < job->config.cluster.worker_hosts.count &&
                     now_s - job->began_s < job->config.cluster.lease_secs;
@@ -353,7 +352,7 @@ static bool is_awaited(const struct job *job, int index, double now_s)
 }
 
 /* Once a round has lasted long enough, nobody is waited for. */
-static void see_awaited(struct job *job, double now_s)
+static void mark_awaited(struct job *job, double now_s)
 {
     const bool late = job_is_late(job, now_s);
     for (int i = 0; i < job->worker_count; i++) {
@@ -361,7 +360,7 @@ static void see_awaited(struct job *job, double now_s)
     }
 }
 
-static void tell_absent(struct job *job, double now_s)
+static void log_absent(struct job *job, double now_s)
 {
     int absent = 0, first = -1;
     if (job->logged_absent || now_s - job->began_s < job->config.cluster.lease_secs) {
@@ -375,24 +374,24 @@ static void tell_absent(struct job *job, double now_s)
         }
     }
     if (absent > 0) {
-        job_say(job, LOG_WARNING, "worker %d (%s)%s absent; steps are made without them until they join", first,
+        job_log(job, LOG_WARNING, "worker %d (%s)%s absent; steps are made without them until they join", first,
                 job->config.cluster.worker_hosts.items[first], absent > 1 ? " and others are" : " is");
     }
 }
 
-void job_consider(struct job *job, double now_s)
+void job_try_decide(struct job *job, double now_s)
 {
     if (!job_is_coordinator(job) || job->state != JOB_TRAINING || !job->started || job->gathered.decided) {
         return;
     }
     int possible, whole;
-    job_ask(job, now_s);
-    see_awaited(job, now_s);
+    job_select_workers(job, now_s);
+    mark_awaited(job, now_s);
     aggregation_count(&job->gathered, job->awaited, &possible, &whole);
-    if (possible < job->gathered.least && job_ask_more(job, now_s)) {
+    if (possible < job->gathered.least && job_select_more(job, now_s)) {
         MARK("others are selected, since too few of those selected can answer");
     }
-    tell_absent(job, now_s);
+    log_absent(job, now_s);
     aggregation_decide(&job->gathered, job->awaited);
 }
 
@@ -437,9 +436,9 @@ void job_step_applied(struct job *job, const struct job_step *step, bool applied
     job->global_step++;
     job_take_due(job);
     job_gather(job, now_s);
-    job_ask(job, now_s); /* the answers sent now say who is selected */
+    job_select_workers(job, now_s); /* the answers sent now say who is selected */
     if (job->global_step == job->last_step) {
-        job_say(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
+        job_log(job, LOG_INFO, "global step %lld, the last one, is applied", (long long)job->last_step);
     }
 }
 
@@ -465,7 +464,7 @@ static bool check_push(struct job *job, int index, uint64_t incarnation, const s
                  (long long)push->token, (long long)job->global_step);
         return false;
     }
-    if (push->token == job->global_step && !job_is_past_end(job) && !job_is_asked(job, index)) {
+    if (push->token == job->global_step && !job_is_past_end(job) && !job_is_selected(job, index)) {
         job_deny(verdict, ERROR_BAD_REQUEST, "worker %d is not selected for step %lld", index, (long long)push->token);
         return false;
     }
@@ -477,7 +476,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
 {
     memset(verdict, 0, sizeof *verdict);
     *receive = false;
-    job_heard(job, index, incarnation, now_s);
+    job_touch(job, index, incarnation, now_s);
     /* Nothing is received after the step is decided: the shard may be adding that very stage. */
     if (check_push(job, index, incarnation, push, now_s, verdict) && !job_is_past_end(job)) {
         *receive = push->token == job->global_step && !job->gathered.decided &&
@@ -485,7 +484,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
     }
 }
 
-static void note_new_push(struct job *job, int index, const struct job_push *push)
+static void record_new_push(struct job *job, int index, const struct job_push *push)
 {
     struct job_worker *worker = &job->workers[index];
     if (push->sequence > worker->sequence) {
@@ -499,21 +498,21 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
                 double now_s, struct verdict *verdict)
 {
     memset(verdict, 0, sizeof *verdict);
-    job_heard(job, index, incarnation, now_s);
+    job_touch(job, index, incarnation, now_s);
     if (!check_push(job, index, incarnation, push, now_s, verdict) || job_is_past_end(job)) {
         return;
     }
-    note_new_push(job, index, push);
+    record_new_push(job, index, push);
     if (!received || push->token != job->global_step || job->gathered.decided) {
         return;
     }
     if (!push->finite) {
-        note_not_finite(job, index);
+        count_not_finite(job, index);
         job->workers[index].outcome = PUSH_NOT_FINITE;
     }
     aggregation_add(&job->gathered, own_shard(job), index, push->finite);
     job->changes++;
-    job_consider(job, now_s);
+    job_try_decide(job, now_s);
 }
 
 /*
@@ -531,7 +530,7 @@ static bool refusal_is_settled(const struct job *job, int index)
         return !job->gathered.decided;
     }
     for (int i = 0; i < job->worker_count; i++) {
-        job->awaited[i] = job->workers[i].present && job_is_asked(job, i);
+        job->awaited[i] = job->workers[i].present && job_is_selected(job, i);
     }
     aggregation_count(&job->gathered, job->awaited, &possible, &whole);
     return possible < job->gathered.least;
@@ -593,11 +592,11 @@ void job_report(struct job *job, int ps, uint32_t generation, int64_t step, cons
         return; /* of a generation that is being written here, or of a step being applied */
     }
     for (int i = 0; i < job->worker_count; i++) {
-        if ((finite[i] || not_finite[i]) && job_is_asked(job, i)) {
+        if ((finite[i] || not_finite[i]) && job_is_selected(job, i)) {
             aggregation_add(&job->gathered, job->shards[ps], i, finite[i]);
         }
     }
-    job_consider(job, now_s);
+    job_try_decide(job, now_s);
 }
 
 bool job_apply_decision(struct job *job, uint32_t generation, int64_t step, const bool *taken)
@@ -674,7 +673,7 @@ bool job_describe_wait(struct job *job, double now_s, char message[JOB_MESSAGE])
     }
     long long step = job->global_step;
     if (!find_awaited(job, now_s, &worker, &shard)) {
-        see_awaited(job, now_s);
+        mark_awaited(job, now_s);
         aggregation_count(&job->gathered, job->awaited, &possible, &whole);
         if (job_is_coordinator(job) && (worker = find_cut_off(job)) >= 0) {
             snprintf(message, JOB_MESSAGE, "waiting for worker %d (%.80s) to push step %lld: it %.100s", worker,
@@ -706,6 +705,6 @@ void job_schedule(struct job *job, const struct config *config, int64_t step, do
     job->has_next = true;
     job->next_step = step;
     job_take_due(job);
-    job_consider(job, now_s);
+    job_try_decide(job, now_s);
     job_start_if_complete(job);
 }

@@ -75,13 +75,13 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
         done = error_set(error, "%s: its manifest is too large", connection_name(channel->connection));
     }
     if (done) {
-        const struct message_rollout *told = &channel->message.rollout;
-        *answer = (struct agent_answer){.order = {.order = (enum rollout_order)told->order,
-                                                  .target = told->target,
-                                                  .in_force = told->version,
-                                                  .step = told->step,
+        const struct message_rollout *reply = &channel->message.rollout;
+        *answer = (struct agent_answer){.order = {.order = (enum rollout_order)reply->order,
+                                                  .target = reply->target,
+                                                  .in_force = reply->version,
+                                                  .step = reply->step,
                                                   .manifest_size = size},
-                                        .state = (enum rollout_state)told->state,
+                                        .state = (enum rollout_state)reply->state,
                                         .has_model = channel->frame.generation > 0};
     }
     if (done && size > 0) {
@@ -140,7 +140,7 @@ static void publish(struct agent *agent, enum rollout_state state)
 }
 
 /* From now on handshakes name the version in force. */
-static void introduce(struct agent *agent)
+static void update_identity(struct agent *agent)
 {
     const struct rollout_participant *participant = &agent->participant;
     const struct config *config =
@@ -157,10 +157,10 @@ static void introduce(struct agent *agent)
 static bool fetch_chunk(struct agent *agent, const char *digest, uint64_t offset, uint8_t *chunk)
 {
     struct channel *channel = &agent->link.channel;
-    const struct message_get_program wish = {.digest = (char *)(uintptr_t)digest, .offset = offset};
+    const struct message_get_program wanted = {.digest = (char *)(uintptr_t)digest, .offset = offset};
     const double deadline_s = clock_monotonic_s() + ANSWER_S;
     struct error error;
-    bool done = channel_call(channel, MESSAGE_get_program, &wish, MESSAGE_program, deadline_s, NULL, &error);
+    bool done = channel_call(channel, MESSAGE_get_program, &wanted, MESSAGE_program, deadline_s, NULL, &error);
     const bool waits = done && channel->message.program.wait_ms > 0;
     agent->fetch_s = waits ? clock_monotonic_s() + channel->message.program.wait_ms / 1000.0 : 0;
     const size_t size = done ? channel->bulk_left : 0;
@@ -195,7 +195,7 @@ static void fetch(struct agent *agent)
 }
 
 /* Sends one report, and acts on the answer; false if ps 0 was not reached. */
-static bool talk(struct agent *agent, bool *busy, struct error *error)
+static bool poll_once(struct agent *agent, bool *busy, struct error *error)
 {
     const struct agent_options *options = &agent->options;
     struct rollout_report state;
@@ -227,7 +227,7 @@ static bool talk(struct agent *agent, bool *busy, struct error *error)
     answer.order.settled = answer.state == ROLLOUT_IDLE;
     participant_act(&agent->participant, &answer.order);
     if (agent->participant.version != before) { /* after a restart the new process introduces itself */
-        introduce(agent);
+        update_identity(agent);
     }
     free((void *)(uintptr_t)answer.order.manifest);
     fetch(agent);
@@ -255,7 +255,7 @@ static void *run(void *context)
     while (!atomic_load(&agent->end)) {
         bool busy = false;
         struct error error;
-        bool reached = talk(agent, &busy, &error);
+        bool reached = poll_once(agent, &busy, &error);
         double now_s = clock_monotonic_s();
         reached_s = reached ? now_s : reached_s;
         if (!reached && !logged && now_s - reached_s >= LOG_AFTER_S) {

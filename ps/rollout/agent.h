@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "net/message.h"
 #include "observe/board.h"
-#include "ps/rollout/config_drift.h"
 #include "ps/rollout/participant.h"
 #include "ps/identity.h"
 
@@ -58,7 +57,7 @@ bool agent_has_member(struct agent *agent, struct member who);
 /* The current rollout, as far as this member knows it: version, phase and changes. Any thread. */
 void agent_show(struct agent *agent, struct board_rollout *shown);
 
-/* A description of drift (ps/rollout/config_drift.h); "": none known. Any thread. */
+/* A description of drift (ps/rollout/participant.h); "": none known. Any thread. */
 void agent_drift(struct agent *agent, char text[CONFIG_DRIFT_TEXT]);
 
 /*

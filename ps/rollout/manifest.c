@@ -314,7 +314,7 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
 }
 
 /* Of one of its two configs. */
-static bool spares_machines(const struct manifest_config *config, const char *what, struct error *error)
+static bool is_portable(const struct manifest_config *config, const char *what, struct error *error)
 {
     struct config parsed;
     char path[CONFIG_PATH_SIZE];
@@ -336,10 +336,9 @@ static bool spares_machines(const struct manifest_config *config, const char *wh
     return done;
 }
 
-bool manifest_spares_machines(const struct manifest *manifest, struct error *error)
+bool manifest_is_portable(const struct manifest *manifest, struct error *error)
 {
-    return spares_machines(&manifest->target, "target", error) &&
-           spares_machines(&manifest->fallback, "fallback", error);
+    return is_portable(&manifest->target, "target", error) && is_portable(&manifest->fallback, "fallback", error);
 }
 
 /* --- Abort and resume --- */

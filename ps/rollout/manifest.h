@@ -125,7 +125,7 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
  * False if it sets keys that only a machine's owner may set: paths, addresses, keys, files to write. No machine accepts
  * those from outside, whoever signed them. The error names the key.
  */
-bool manifest_spares_machines(const struct manifest *manifest, struct error *error);
+bool manifest_is_portable(const struct manifest *manifest, struct error *error);
 
 /* --- Abort and resume --- */
 

@@ -9,22 +9,483 @@
  */
 #include "ps/rollout/participant.h"
 
+#include <cJSON.h>
+#include <sodium.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/config/keys.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/process/program.h"
 #include "base/process/restart.h"
-#include "ps/rollout/history.h"
-#include "ps/rollout/target_config.h"
-#include "ps/rollout/way_back.h"
+#include "base/text/address.h"
+#include "base/trust.h"
+#include "net/message.h"
+#include "net/endpoint.h"
 
 enum { TRIES = 100 /* after a refusal, one order in this many is tried again: the cause may be gone */ };
 
 /* After this long it follows the fleet once more into a version that it died in: something else may have killed it. */
 static const double FAILED_S = 60.0;
+
+/* --- Drift: the file's JSON content is compared, and read again only when the file was touched --- */
+
+enum { MAX_FILE = 1 << 20 /* bytes of config.json */ };
+
+static cJSON *read_json(const char *path)
+{
+    uint8_t *bytes;
+    size_t size;
+    struct error ignored;
+    if (!path || !file_read(path, MAX_FILE, &bytes, &size, &ignored)) {
+        return NULL;
+    }
+    cJSON *root = cJSON_ParseWithLength((const char *)bytes, size);
+    free(bytes);
+    return root;
+}
+
+/* White space does not count. A file that is not JSON has the digest "". */
+static void digest_file(const char *path, char digest[CONFIG_DRIFT_HEX + 1])
+{
+    uint8_t hash[CONFIG_DRIFT_HEX / 2];
+    cJSON *root = read_json(path);
+    char *text = root ? cJSON_PrintUnformatted(root) : NULL;
+    digest[0] = '\0';
+    if (text) {
+        crypto_generichash(hash, sizeof hash, (const uint8_t *)text, strlen(text), NULL, 0);
+        sodium_bin2hex(digest, CONFIG_DRIFT_HEX + 1, hash, sizeof hash);
+    }
+    cJSON_free(text);
+    cJSON_Delete(root);
+}
+
+/* fleet.version of the file as it is now; 0 if it says nothing or can't be read. */
+static int64_t config_drift_file_version(const struct config *config)
+{
+    cJSON *root = read_json(config->path);
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "fleet"), "version");
+    int64_t number = cJSON_IsNumber(version) ? (int64_t)version->valuedouble : 0;
+    cJSON_Delete(root);
+    return number;
+}
+
+/* Is a rolled-out version in force here, and not the file? */
+static bool is_in_version(const struct config *config)
+{
+    const struct config_key *key = config_key_by_path("fleet", "version");
+    return config_origin_of(config, key)->source == SOURCE_VERSION;
+}
+
+static bool read_base(struct config_drift *drift)
+{
+    char path[VERSIONS_PATH];
+    uint8_t *text;
+    size_t size;
+    struct error ignored;
+    if (!versions_path(drift->config->path, "base", path, &ignored) || !file_exists(path) ||
+        !trust_file(path, &ignored) || !file_read(path, CONFIG_DRIFT_HEX, &text, &size, &ignored)) {
+        return false;
+    }
+    snprintf(drift->base, sizeof drift->base, "%s", (const char *)text);
+    free(text);
+    return size == CONFIG_DRIFT_HEX;
+}
+
+/* Writes CONFIG.d/base if there is a folder of versions: the next process must know it, too. */
+static void config_drift_keep(const struct config_drift *drift)
+{
+    char path[VERSIONS_PATH], folder[VERSIONS_PATH];
+    struct error ignored;
+    if (drift->base[0] != '\0' && versions_path(drift->config->path, "base", path, &ignored) &&
+        versions_path(drift->config->path, NULL, folder, &ignored) && file_exists(folder)) {
+        (void)file_keep(path, drift->base, CONFIG_DRIFT_HEX, &ignored); /* others report a full disk */
+    }
+}
+
+/* Looks at the file again if it was touched; cheap. */
+static void config_drift_check(struct config_drift *drift)
+{
+    struct stat now;
+    char digest[CONFIG_DRIFT_HEX + 1];
+    const char *path = drift->config->path;
+    if (!path || stat(path, &now) != 0 ||
+        (now.st_mtim.tv_sec == drift->seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == drift->seen.st_mtim.tv_nsec &&
+         now.st_size == drift->seen.st_size && now.st_ino == drift->seen.st_ino)) {
+        return;
+    }
+    drift->seen = now;
+    digest_file(path, digest);
+    bool differs = strcmp(digest, drift->base) != 0;
+    snprintf(drift->text, sizeof drift->text, "%s%.128s%s", differs ? "drift: " : "", differs ? path : "",
+             differs ? " was edited by hand and is not in force: roll it out or undo the edit" : "");
+}
+
+/* Without a config file there is none. */
+static void config_drift_begin(struct config_drift *drift, const struct config *config)
+{
+    *drift = (struct config_drift){.config = config};
+    if (!config->path) {
+        return;
+    }
+    if (!is_in_version(config) || !read_base(drift)) {
+        digest_file(config->path, drift->base);
+        config_drift_keep(drift);
+    }
+    config_drift_check(drift);
+}
+
+/* --- What only this machine can tell about a config: its file, flags and environment, its disk, its resolver --- */
+
+enum { SPARE_DISK = 1 << 20 /* bytes for versions and logs */ };
+
+static const double RESOLVE_S = 5.0;
+
+/*
+ * Parses a signed config. Fails if this program reads it differently from the one that signed it. name: "target" or
+ * "fallback", for the error. The caller frees *config, also after a failure.
+ */
+static bool target_config_parse(const struct manifest_config *from, const char *name, struct config *config,
+                                struct error *error)
+{
+    char digest[CONFIG_DIGEST_HEX + 1];
+    if (!config_parse(config, name, (const uint8_t *)from->text, from->text_size, NULL, 0, error) ||
+        !config_digest(config, digest, error)) {
+        return false;
+    }
+    return (strcmp(digest, from->digest) == 0 && config->fleet.version == (int64_t)from->version) ||
+           error_set(error,
+                     "this program reads the manifest's %s differently from the one that signed it: are both the same "
+                     "version?",
+                     name);
+}
+
+/*
+ * *then: the config that a process started like this one, in `own`, would have in the target. Fails if that differs
+ * from what was signed: a flag or the environment changes it, or the local file, which takes precedence unless its
+ * version is lower. The caller frees *then, also after a failure.
+ */
+static bool target_config_apply(const struct config *own, const struct manifest_config *target, struct config *then,
+                                struct error *error)
+{
+    struct config_texts texts = {
+        .job = target->text, .job_size = target->text_size, .local = target->local, .local_size = target->local_size};
+    char digest[CONFIG_DIGEST_HEX + 1];
+    int64_t file_version = config_drift_file_version(own);
+    const bool is_it = file_version == (int64_t)target->version;
+    if (is_it) { /* then the file alone counts */
+        texts = (struct config_texts){.job = NULL};
+    }
+    bool parsed = config_in_version(then, own, &texts, error) && config_digest(then, digest, error);
+    if (file_version > (int64_t)target->version || (is_it && parsed && strcmp(digest, target->digest) != 0)) {
+        return error_set(error,
+                         "%s here has fleet.version %lld, so it would override version %llu: was it edited by hand?",
+                         own->path, (long long)file_version, (unsigned long long)target->version);
+    }
+    return parsed &&
+           (strcmp(digest, target->digest) == 0 ||
+            error_set(error, "flags or the environment of this process change it: see `trainer config show`"));
+}
+
+/* True if there is room for versions and logs. */
+static bool target_config_has_disk(const struct versions *versions, struct error *error)
+{
+    struct statvfs disk;
+    if (statvfs(versions->folder, &disk) == 0 && (uint64_t)disk.f_bavail * disk.f_frsize < SPARE_DISK) {
+        return error_set(error, "%s: less than %d KiB are left on that disk", versions->folder, SPARE_DISK >> 10);
+    }
+    return true;
+}
+
+/* New and moved hosts must resolve: a misspelt name would leave half the fleet waiting. */
+static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
+{
+    const double deadline_s = clock_monotonic_s() + RESOLVE_S;
+    bool done = true;
+    for (int i = 0; i < after->count && done; i++) {
+        struct address address;
+        struct endpoints endpoints;
+        if (i < before->count && strcmp(before->items[i], after->items[i]) == 0) {
+            continue;
+        }
+        done = address_parse(after->items[i], &address, error) &&
+               resolver_find(&address, NULL, deadline_s, &endpoints, error);
+    }
+    return done;
+}
+
+/* Resolves the hosts that are new or moved: a misspelt name would leave half the fleet waiting. May take seconds. */
+static bool target_config_resolves(const struct config_cluster *before, const struct config_cluster *after,
+                                   struct error *error)
+{
+    return resolve_new(&before->ps_hosts, &after->ps_hosts, error) &&
+           resolve_new(&before->worker_hosts, &after->worker_hosts, error);
+}
+
+/* --- The target's program: which one each version runs in is on disk before any member restarts --- */
+
+/* A target without a program runs in its fallback's. */
+static bool keep_program(const char *path, const struct manifest *manifest, struct error *error)
+{
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    return program_of_version(path, manifest->fallback.version, digest, error) &&
+           (digest[0] == '\0' || program_set_version(path, manifest->target.version, digest, error));
+}
+
+/* Can this machine, which runs the fallback, switch to that program and back? */
+static bool may_change_program(const struct manifest *manifest, const struct manifest_program *coming, bool follows,
+                               struct error *error)
+{
+    const char *own = program_own_digest();
+    if (manifest->programs.protocol > PROTOCOL_VERSION_MAX) {
+        return error_set(error,
+                         "the new program speaks protocol versions from %u on, and this one up to %d: they could not "
+                         "train together; roll out one between them first",
+                         manifest->programs.protocol, PROTOCOL_VERSION_MAX);
+    }
+    return follows || coming->fallback[0] == '\0' || strcmp(coming->fallback, own) == 0 ||
+           error_set(error, "this machine runs another program (%.16s) than the one to go back to (%.16s)", own,
+                     coming->fallback);
+}
+
+/* is_behind: this process is in the fallback, so the program to go back to is the running one. */
+static bool record_programs(const struct target_program *program, const char *path, bool is_behind,
+                            const struct manifest *manifest, const struct manifest_program *coming, bool follows,
+                            struct error *error)
+{
+    const char *former = coming->fallback;
+    if (is_behind && program->is_new) {
+        if (!may_change_program(manifest, coming, follows, error) || !programs_keep_own(&program->programs, error)) {
+            return false;
+        }
+        former = program_own_digest();
+    }
+    return (former[0] == '\0' || program_set_version(path, manifest->fallback.version, former, error)) &&
+           program_set_version(path, manifest->target.version, coming->digest, error);
+}
+
+static void prune_programs(const struct target_program *program, const char *path, const struct manifest *manifest)
+{
+    char before[PROGRAM_DIGEST_HEX + 1];
+    const char *keep[2 * MANIFEST_MAX_PROGRAMS + 2] = {program_own_digest(), before};
+    struct error ignored;
+    int count = 2;
+    if (!program_of_version(path, manifest->fallback.version, before, &ignored)) {
+        return; /* the file is damaged: keep whatever it may have named */
+    }
+    for (int i = 0; i < manifest->programs.count; i++) {
+        keep[count++] = manifest->programs.items[i].digest;
+        if (manifest->programs.items[i].fallback[0] != '\0') {
+            keep[count++] = manifest->programs.items[i].fallback;
+        }
+    }
+    programs_prune(&program->programs, keep, count);
+}
+
+/*
+ * Finds the manifest's program for this machine, and records it; sets is_due if it must be received. version: the one
+ * that this process is in. follows: the fleet is in the target already, so a machine is not refused for running the
+ * installed program because its copy of the former one is damaged.
+ */
+static bool target_program_stage(struct target_program *program, const char *config_path, uint64_t version,
+                                 const struct manifest *manifest, bool follows, struct error *error)
+{
+    const struct manifest_program *coming = manifest_program_for(&manifest->programs, program_own_architecture());
+    const bool is_behind = version == manifest->fallback.version;
+    program->is_new = manifest_brings_programs(manifest);
+    if (manifest->programs.count == 0) {
+        return keep_program(config_path, manifest, error);
+    }
+    if (!coming) {
+        return error_set(
+            error, "it includes no program for this machine's architecture, %s: roll out one for each architecture",
+            program_own_architecture());
+    }
+    if (!programs_name(&program->programs, config_path, error) ||
+        !record_programs(program, config_path, is_behind, manifest, coming, follows, error)) {
+        return false;
+    }
+    prune_programs(program, config_path, manifest);
+    snprintf(program->digest, sizeof program->digest, "%s", coming->digest);
+    program->size = coming->size;
+    program->is_due = !programs_have_whole(&program->programs, coming->digest);
+    return true;
+}
+
+/*
+ * For going back to the manifest's fallback without having staged it: records the fallback's program, which must be on
+ * this machine. True also if the manifest does not say which, or if this process is in a version above.
+ */
+static bool target_program_find_former(struct target_program *program, const char *config_path, uint64_t version,
+                                       const struct manifest *manifest, struct error *error)
+{
+    const uint64_t former = manifest->fallback.version;
+    const struct manifest_program *coming = manifest_program_for(&manifest->programs, program_own_architecture());
+    if (!coming || coming->fallback[0] == '\0' || version > former) {
+        return true;
+    }
+    if (!programs_name(&program->programs, config_path, error)) {
+        return false;
+    }
+    return strcmp(coming->fallback, program_own_digest()) == 0 ||
+                   programs_have_whole(&program->programs, coming->fallback)
+               ? program_set_version(config_path, former, coming->fallback, error)
+               : error_set(error, "the program of version %llu (%.16s) is not on this machine",
+                           (unsigned long long)former, coming->fallback);
+}
+
+/* INTAKE_WHOLE once it is here. If no process on this machine is receiving it, this one begins to. */
+static enum intake_state target_program_check(struct target_program *program, struct error *error)
+{
+    if (!program->is_due || program->is_open) {
+        return program->is_due ? INTAKE_OPEN : INTAKE_WHOLE;
+    }
+    const enum intake_state state =
+        program_intake_open(&program->intake, &program->programs, program->digest, program->size, error);
+    program->is_due = state != INTAKE_WHOLE;
+    program->is_open = state == INTAKE_OPEN;
+    return state;
+}
+
+/* The offset of the bytes that this process needs next; false: none. */
+static bool target_program_wants(const struct target_program *program, const char **digest, uint64_t *offset)
+{
+    *digest = program->digest;
+    *offset = program->intake.there;
+    return program->is_open;
+}
+
+/* Receives no more of it; what has been received is kept. */
+static void target_program_stop(struct target_program *program)
+{
+    if (program->is_open) {
+        program_intake_close(&program->intake);
+    }
+    program->is_open = program->is_due = false;
+}
+
+/* Adds the bytes at that offset. INTAKE_WHOLE: they were the last, and target_program_check will find it. */
+static enum intake_state target_program_add(struct target_program *program, const void *bytes, size_t size,
+                                            struct error *error)
+{
+    if (!program_intake_add(&program->intake, bytes, size, error)) {
+        target_program_stop(program);
+        return INTAKE_FAILED;
+    }
+    if (program->intake.there < program->size) {
+        return INTAKE_OPEN;
+    }
+    program_intake_close(&program->intake);
+    program->is_open = false; /* still due, until target_program_check finds it */
+    return INTAKE_WHOLE;
+}
+
+/* --- The way back --- */
+
+/*
+ * A member's way back from a version: the next process starts on probation (base/process/restart.h), and which lower
+ * version it may return to is what the operator signed. versions: the folder of the config; version: what this process
+ * runs, unless it says otherwise. One thread at a time.
+ */
+
+/* Stores the running version, which may have come with config.json alone, or be older than the manifest's fallback. */
+static bool store_running_version(const struct config *config, const struct versions *versions, uint64_t version,
+                                  struct error *error)
+{
+    struct error ignored;
+    if (versions_verify(versions, version, &ignored)) {
+        return true;
+    }
+    char *text = config_job_text(config);
+    const bool done =
+        text ? versions_add(versions, version, text, strlen(text), error) : error_set(error, "out of memory");
+    free(text);
+    return done;
+}
+
+/*
+ * Has the next process start in this version's program, on probation: if it keeps crashing, it starts in the fallback
+ * again. Both versions are stored.
+ */
+static bool begin_probation(const char *config_path, uint64_t version, uint64_t fallback, struct error *error)
+{
+    return probation_begin(config_path, version, fallback, error) && program_prepare(config_path, version, true, error);
+}
+
+/*
+ * Has the next process start in the program of this version, to which it goes back. That must not fail, or the fleet
+ * would wait forever: if the program is missing, the current one runs the version until a supervisor starts the
+ * installed one.
+ */
+static void activate_fallback(const char *config_path, uint64_t version)
+{
+    struct error error;
+    if (!program_prepare(config_path, version, false, &error)) {
+        log_warning("%s; version %llu of the config continues in the current program", error.text,
+                    (unsigned long long)version);
+    }
+}
+
+/* True, with an error, if this member crashed in that version and was taken back. */
+static bool has_failed(const char *config_path, uint64_t version, struct error *error)
+{
+    struct probation probation;
+    if (!probation_read(config_path, &probation) || !probation.failed || probation.target != version) {
+        return false;
+    }
+    error_set(error, "it failed %d times when started in version %llu", PROBATION_STARTS, (unsigned long long)version);
+    return true;
+}
+
+/* True if this process is on probation. */
+static bool is_on_probation(const char *config_path, uint64_t version)
+{
+    struct probation probation;
+    return probation_read(config_path, &probation) && !probation.failed && probation.target == version;
+}
+
+/* Ends that: the version it would go back to is no longer kept, and crashes from now on have other causes. */
+static void end_probation(const char *config_path, uint64_t version)
+{
+    if (is_on_probation(config_path, version)) {
+        probation_end(config_path);
+    }
+}
+
+/*
+ * True if the operator signed that a member in this version may go down to the manifest's fallback, in this manifest or
+ * in the one that brought the version.
+ */
+static bool may_fall_back(const struct config *config, uint64_t version, const struct manifest *manifest)
+{
+    struct lineage own;
+    return version == manifest->target.version ||
+           (lineage_of(config, version, &own) && own.fallback == manifest->fallback.version &&
+            strcmp(own.digests[1], manifest->fallback.digest) == 0);
+}
+
+/*
+ * *to: the fallback, or, if that is 0 because the manifest was refused, the fallback in the manifest that brought the
+ * running version. False if there is none, or if its files are missing or damaged. Opens the versions.
+ */
+static bool find_fallback(const struct config *config, struct versions *versions, uint64_t version, uint64_t fallback,
+                          uint64_t *to)
+{
+    struct lineage own;
+    struct error ignored;
+    *to = fallback;
+    if (*to == 0 && lineage_of(config, version, &own)) {
+        *to = own.fallback;
+    }
+    return *to > 0 && versions_open(versions, config->path, &ignored) && versions_verify(versions, *to, &ignored);
+}
+
+/* --- Records --- */
 
 static void write_audit(const struct rollout_participant *participant, const char *what, uint64_t version,
                         const char *outcome, uint64_t left_out)
@@ -75,7 +536,7 @@ bool participant_key_path(const struct config *config, char *path, size_t size, 
 /* --- Staging --- */
 
 /* Finds the operator's key and a folder for versions; without them this member can't take part. */
-static bool find_means(struct rollout_participant *participant, struct error *error)
+static bool find_key(struct rollout_participant *participant, struct error *error)
 {
     char path[VERSIONS_PATH];
     if (!participant->config->path) {
@@ -99,12 +560,12 @@ static bool find_means(struct rollout_participant *participant, struct error *er
 static bool take_signed(struct rollout_participant *participant, const struct participant_order *order,
                         struct manifest *manifest, struct error *error)
 {
-    if (!find_means(participant, error) ||
+    if (!find_key(participant, error) ||
         !manifest_decode(manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
         return false;
     }
     snprintf(participant->author, sizeof participant->author, "%s", manifest->author);
-    return manifest_spares_machines(manifest, error);
+    return manifest_is_portable(manifest, error);
 }
 
 /* Keeps for the next process the last manifest, and the one by which each version came. */
@@ -172,10 +633,10 @@ static void fail_program(struct rollout_participant *participant, const char *wh
 }
 
 /* True once it is on this machine. */
-static bool look_for_program(struct rollout_participant *participant)
+static bool check_program(struct rollout_participant *participant)
 {
     struct error error;
-    const enum intake_state state = target_program_look(&participant->program, &error);
+    const enum intake_state state = target_program_check(&participant->program, &error);
     if (state == INTAKE_FAILED) {
         fail_program(participant, error.text);
     }
@@ -207,7 +668,7 @@ void participant_take(struct rollout_participant *participant, uint64_t offset, 
 }
 
 /* True if this program reads both configs as they were signed, and runs one of them. */
-static bool understand(struct rollout_participant *participant, const struct manifest *manifest, struct error *error)
+static bool parse_configs(struct rollout_participant *participant, const struct manifest *manifest, struct error *error)
 {
     participant->misreads =
         !check_digest(participant, manifest, error) ||
@@ -233,7 +694,7 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
     }
     bool done =
         (!is_behind || manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error)) &&
-        understand(participant, &manifest, error) && (!is_behind || check_machine(participant, to, error)) &&
+        parse_configs(participant, &manifest, error) && (!is_behind || check_machine(participant, to, error)) &&
         store_all(participant, order, &manifest, error) &&
         target_program_stage(&participant->program, participant->config->path, participant->version, &manifest, false,
                              error);
@@ -243,7 +704,7 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
         snprintf(participant->digests[1], sizeof participant->digests[1], "%s", mixes ? from->digest : "");
     }
     if (done && participant->version == from->version) { /* so that one is settled, even if this process never heard */
-        way_back_end(participant->config->path, participant->version);
+        end_probation(participant->config->path, participant->version);
     }
     if (done && order->order == ORDER_STAGE && is_behind && participant->host.save) {
         done = participant->host.save(participant->host.context, error);
@@ -259,7 +720,7 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
 static bool may_follow(struct rollout_participant *participant, uint64_t version, struct error *error)
 {
     const double now_s = clock_monotonic_s();
-    if (!way_back_was_taken(participant->config->path, version, error)) {
+    if (!has_failed(participant->config->path, version, error)) {
         return true;
     }
     participant->failed_s = participant->failed_s > 0 ? participant->failed_s : now_s;
@@ -272,11 +733,11 @@ static bool prepare_next(const struct rollout_participant *participant, uint64_t
 {
     const char *path = participant->config->path;
     if (is_back) {
-        way_back_go(path, version);
+        activate_fallback(path, version);
         return true;
     }
-    return way_back_keep(participant->config, &participant->versions, participant->version, error) &&
-           way_back_begin(path, version, participant->version, error);
+    return store_running_version(participant->config, &participant->versions, participant->version, error) &&
+           begin_probation(path, version, participant->version, error);
 }
 
 /* For a member that was away: verifies the manifest, stores the version in force and switches to it. */
@@ -297,7 +758,7 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
                          (unsigned long long)order->in_force);
     }
     if (now->version <= participant->version &&
-        !(is_back && way_back_leads_to(participant->config, participant->version, &manifest))) {
+        !(is_back && may_fall_back(participant->config, participant->version, &manifest))) {
         return error_set(error, "the manifest is old: version %llu, but version %llu is here",
                          (unsigned long long)now->version, (unsigned long long)participant->version);
     }
@@ -318,7 +779,7 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
  * What the last rollout left on disk. If it is not settled yet, it may still go back, to the newest checkpoint there
  * is.
  */
-static void recall(struct rollout_participant *participant)
+static void load_state(struct rollout_participant *participant)
 {
     struct lineage lineage;
     if (!lineage_read(participant->config, &lineage)) {
@@ -335,7 +796,7 @@ bool participant_create(struct rollout_participant *participant, const struct co
 {
     *participant = (struct rollout_participant){
         .config = config, .host = *host, .who = who, .version = (uint64_t)config->fleet.version};
-    recall(participant);
+    load_state(participant);
     config_drift_begin(&participant->drift, config);
     return config_digest(config, participant->digest, error);
 }
@@ -419,7 +880,7 @@ static void change_over(struct rollout_participant *participant, int which, int6
 }
 
 /* Local keys take effect at the next start, so only the version changes now. */
-static void note_version(struct rollout_participant *participant, int which)
+static void record_version(struct rollout_participant *participant, int which)
 {
     if (enter_version(participant, which)) {
         log_info("version %llu of the config is in force; its local keys take effect at the next start",
@@ -435,18 +896,18 @@ static void restart(struct rollout_participant *participant, int which)
     if (which == 0 && !change_has_member(&participant->configs[0], participant->who)) {
         return; /* not in the target: it exits once that is settled */
     }
-    if (which == 0 && way_back_was_taken(path, number, &error)) {
+    if (which == 0 && has_failed(path, number, &error)) {
         fail(participant, error.text);
         return;
     }
     if (participant->kind == ROLLOUT_LOCAL && participant->host.stays && !participant->program.is_new) {
-        note_version(participant, which);
+        record_version(participant, which);
         return;
     }
     if (which == 1) {
-        way_back_go(path, number);
+        activate_fallback(path, number);
     }
-    if ((which == 0 && !way_back_begin(path, number, participant->fallback, &error)) ||
+    if ((which == 0 && !begin_probation(path, number, participant->fallback, &error)) ||
         !versions_switch(&participant->versions, number, &error)) {
         fail(participant, error.text);
         return;
@@ -485,7 +946,7 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     struct error error;
     char before[sizeof participant->message] = "";
     const bool again = participant->tried == ORDER_CATCH_UP;
-    if (participant->program.is_due && !look_for_program(participant)) {
+    if (participant->program.is_due && !check_program(participant)) {
         return;
     }
     if (!order->manifest || (again && ++participant->refusals % TRIES != 0)) {
@@ -574,7 +1035,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
     if (participant->refusals++ % TRIES != 0) {
         return;
     }
-    const bool found = way_back_find(participant->config, &participant->versions, participant->version,
+    const bool found = find_fallback(participant->config, &participant->versions, participant->version,
                                      participant->fallback, &version);
     if (found && by_itself) {
         probation_fail(participant->config->path);
@@ -583,7 +1044,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
         participant->target = 0; /* the manifest comes with the next order: its reason may be gone */
         return;
     }
-    way_back_go(participant->config->path, version);
+    activate_fallback(participant->config->path, version);
     audit(participant, "go back", "begun");
     log_warning("%s: restarting in version %llu of the config", participant->message, (unsigned long long)version);
     participant->leaving = true;
@@ -599,7 +1060,7 @@ static void act_without(struct rollout_participant *participant, const struct pa
 {
     const bool is_in_target = participant->version == participant->target;
     const bool by_itself = !goes_back(order->order) && participant->misreads &&
-                           way_back_is_open(participant->config->path, participant->version);
+                           is_on_probation(participant->config->path, participant->version);
     if (is_in_target && (goes_back(order->order) || by_itself)) {
         leave_target(participant, by_itself);
     } else if (!goes_back(order->order)) {
@@ -617,7 +1078,7 @@ static void act_without(struct rollout_participant *participant, const struct pa
 
 void participant_act(struct rollout_participant *participant, const struct participant_order *order)
 {
-    config_drift_look(&participant->drift);
+    config_drift_check(&participant->drift);
     if (participant->leaving) {
         return;
     }
@@ -643,7 +1104,7 @@ void participant_act(struct rollout_participant *participant, const struct parti
         return;
     }
     if (participant->program.is_due && !goes_back(order->order)) {
-        if (look_for_program(participant)) {
+        if (check_program(participant)) {
             participant->phase = PHASE_STAGED;
         }
         return;

@@ -4,7 +4,7 @@
  *
  * Orders are idempotent and may arrive any number of times, and after restarts on either side; a member that was away
  * does at once what the others did in steps. One thread at a time.
- * It also detects drift (ps/rollout/config_drift.h).
+ * It also detects drift (ps/rollout/participant.h).
  */
 #ifndef PS_ROLLOUT_PARTICIPANT_H
 #define PS_ROLLOUT_PARTICIPANT_H
@@ -12,15 +12,55 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
-#include "ps/rollout/config_drift.h"
+#include "base/process/program.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
-#include "ps/rollout/target_program.h"
+
+/* --- Drift --- */
+
+/*
+ * Drift: config.json was edited by hand. A version that was rolled out takes precedence until the file has a higher
+ * fleet.version, so the edit has no effect, and drift reports it. The edit is not undone.
+ *
+ * CONFIG.d/base holds the digest of the file as it was when its version, or the first one after it, came into force.
+ * One thread at a time.
+ */
+
+enum { CONFIG_DRIFT_HEX = 64, CONFIG_DRIFT_TEXT = 256 };
+
+struct config_drift {
+    const struct config *config; /* as the process was started; borrowed */
+    char base[CONFIG_DRIFT_HEX + 1];
+    struct stat seen;
+    char text[CONFIG_DRIFT_TEXT]; /* the report; "": no drift */
+};
+
+/* --- The program of a target --- */
+
+/*
+ * The program that a rollout's target runs in, on this machine. Records on disk which program each of the two versions
+ * runs in, keeps the running one to go back to, receives the new one unless it is here, and removes programs that no
+ * version needs any more. Part of a participant (participant.h), which decides when to restart in it; one thread at a
+ * time.
+ */
+
+struct target_program { /* zeros: the target has none */
+    bool is_new;        /* it is another program than the fallback's */
+    bool is_due;        /* it is not on this machine yet */
+    struct programs programs;
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    uint64_t size;
+    bool is_open; /* this process receives it; else another one of this machine does, or none yet */
+    struct program_intake intake;
+};
+
+/* --- The participant --- */
 
 /* Whether a member has taken the config. */
 enum participant_switch { SWITCH_PENDING, SWITCH_DONE, SWITCH_LATE };

@@ -5,7 +5,7 @@
  * A program's speed is compared with the same worker's before, because machines differ. If workers do not wait for each
  * other, the others, which stay in the old program, show how much of a difference has other causes.
  */
-#include "ps/rollout/waves.h"
+#include "ps/rollout/decide.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -146,7 +146,7 @@ int waves_next(const struct rollout *rollout)
 
 /* --- Members that can't follow --- */
 
-bool waves_bear(struct rollout *rollout, struct rollout_member *member)
+bool waves_within_budget(struct rollout *rollout, struct rollout_member *member)
 {
     const bool may = rollout->state == ROLLOUT_SWITCHING && rollout->kind == ROLLOUT_LOCAL &&
                      rollout->ps_turn == PS_STAYS && !rollout->is_first_wave && member->who.role == MEMBER_WORKER &&
@@ -166,7 +166,7 @@ bool waves_bear(struct rollout *rollout, struct rollout_member *member)
     return true;
 }
 
-bool waves_pause(struct rollout *rollout)
+bool waves_is_paused(struct rollout *rollout)
 {
     bool pauses = false;
     for (int i = 0; i < rollout->count; i++) {
@@ -180,7 +180,7 @@ bool waves_pause(struct rollout *rollout)
     return pauses;
 }
 
-void waves_leave_behind(struct rollout *rollout)
+void waves_exclude_failed(struct rollout *rollout)
 {
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
@@ -223,7 +223,7 @@ static bool is_clear(const struct rollout *rollout, const struct rollout_pace *p
     return expected >= PACE_STEPS && (!pace->of_target || made >= bound || is_too_few(made, bound));
 }
 
-void pace_heard(const struct rollout *rollout, struct rollout_member *member, double now_s)
+void pace_on_report(const struct rollout *rollout, struct rollout_member *member, double now_s)
 {
     struct rollout_pace *pace = &member->pace;
     const int64_t made = member->steps - pace->steps;

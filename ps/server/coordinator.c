@@ -159,7 +159,7 @@ void coordinator_find_former(const struct rollout_coordinator *coordinator, uint
 }
 
 /* Without the lock: a disk may be slow. */
-static void look_for_repair(struct rollout_coordinator *coordinator, uint64_t fallback)
+static void retry_damaged(struct rollout_coordinator *coordinator, uint64_t fallback)
 {
     struct former_manifest former;
     struct error error;
@@ -228,7 +228,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
 /* --- Leading --- */
 
 /* Has a connected worker reported no loss yet, since it started or joined again? Locked. */
-static bool waits_for_a_loss(const struct rollout_coordinator *coordinator)
+static bool is_loss_pending(const struct rollout_coordinator *coordinator)
 {
     const struct job *job = &coordinator->server->job;
     for (int i = 0; i < job->worker_count; i++) {
@@ -240,7 +240,7 @@ static bool waits_for_a_loss(const struct rollout_coordinator *coordinator)
 }
 
 /* The loss of an untrained model, where the config determines it. */
-static double loss_of_a_guess(const struct server *server)
+static double chance_loss(const struct server *server)
 {
     const enum loss_kind loss = server->config->train.loss;
     const int outputs = server->config->model.layers[server->model.layer_count];
@@ -265,8 +265,8 @@ struct rollout_vitals coordinator_vitals(const struct rollout_coordinator *coord
                                        cluster->issync ? 1 : job_present(&server->job) * (1 + cluster->pipeline_depth),
                                    .may_come_s = cluster->issync ? cluster->lease_secs : 0,
                                    .loss = worst,
-                                   .guess = loss_of_a_guess(server),
-                                   .unsure = waits_for_a_loss(coordinator),
+                                   .chance_loss = chance_loss(server),
+                                   .unsure = is_loss_pending(coordinator),
                                    .in_step = cluster->issync || cluster->max_staleness > 0,
                                    .training = server->job.state == JOB_TRAINING,
                                    .waits = server->job.state == JOB_TRAINING && !server->job.started,
@@ -281,8 +281,8 @@ void coordinator_audit(const struct rollout_coordinator *coordinator, const char
         &(struct audit_entry){.member = "ps 0", .who = who, .what = what, .version = version, .outcome = outcome});
 }
 
-void coordinator_note_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what,
-                              uint64_t version, const char *why)
+void coordinator_log_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what,
+                             uint64_t version, const char *why)
 {
     uint64_t left_out;
     server_lock(coordinator->server);
@@ -300,8 +300,8 @@ void coordinator_note_refusal(struct rollout_coordinator *coordinator, const cha
     }
 }
 
-static void tell_change(const struct rollout_coordinator *coordinator, enum rollout_state state, uint64_t target,
-                        const char *message)
+static void log_change(const struct rollout_coordinator *coordinator, enum rollout_state state, uint64_t target,
+                       const char *message)
 {
     if (state == ROLLOUT_GOING_BACK) {
         log_warning("rollout: %s", message);
@@ -341,13 +341,13 @@ void coordinator_tick(struct rollout_coordinator *coordinator)
     server_lock(server);
     const double now_s = clock_monotonic_s();
     if (coordinator->ticked_s > 0 && now_s - coordinator->ticked_s >= STOOD_STILL_S) {
-        rollout_stood_still(&coordinator->rollout, now_s - coordinator->ticked_s);
+        rollout_extend_deadlines(&coordinator->rollout, now_s - coordinator->ticked_s);
     }
     coordinator->ticked_s = now_s;
     measure(coordinator, now_s);
     const struct rollout_vitals vitals = coordinator_vitals(coordinator);
     rollout_tick(&coordinator->rollout, &vitals, now_s);
-    job_keep_waiting(&server->job, rollout_keeps_waiting(&coordinator->rollout));
+    job_hold_start(&server->job, rollout_holds_job(&coordinator->rollout));
     bool changed = coordinator->rollout.changes != coordinator->stored;
     const uint64_t changes = coordinator->rollout.changes, highest = coordinator->highest;
     const struct rollout rollout = coordinator->rollout;
@@ -356,7 +356,7 @@ void coordinator_tick(struct rollout_coordinator *coordinator)
     coordinator->looked_s = looks ? now_s : coordinator->looked_s;
     server_unlock(server);
     if (looks) {
-        look_for_repair(coordinator, rollout.fallback);
+        retry_damaged(coordinator, rollout.fallback);
     }
     if (!changed) {
         return;
@@ -375,7 +375,7 @@ void coordinator_tick(struct rollout_coordinator *coordinator)
         log_warning("rollout: %s; it continues once that can be written", error.text);
         return;
     }
-    tell_change(coordinator, rollout.state, rollout.target, message);
+    log_change(coordinator, rollout.state, rollout.target, message);
     server_lock(server);
     coordinator->stored = changes;
     coordinator->stored_state = rollout.state;
@@ -454,8 +454,8 @@ static int64_t steps_of(const struct job_worker *worker)
     return pushes > worker->local_step ? pushes : worker->local_step;
 }
 
-void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const char *program,
-                      const struct message_report *report)
+void coordinator_on_report(struct rollout_coordinator *coordinator, struct member who, const char *program,
+                           const struct message_report *report)
 {
     struct server *server = coordinator->server;
     const bool is_worker = who.role == MEMBER_WORKER && who.index < server->job.worker_count;
@@ -467,7 +467,7 @@ void coordinator_hear(struct rollout_coordinator *coordinator, struct member who
                                          .architecture = architecture_of(coordinator, program),
                                          .steps = is_worker ? steps_of(&server->job.workers[who.index]) : 0,
                                          .message = report->message};
-    rollout_heard(&coordinator->rollout, who, &heard, clock_monotonic_s());
+    rollout_on_report(&coordinator->rollout, who, &heard, clock_monotonic_s());
     if (is_worker) {
         struct job_worker *worker = &server->job.workers[who.index];
         coordinator->losses[who.index] = report->loss;
@@ -521,7 +521,7 @@ static bool ask_self(void *context, const struct message_report *report, struct 
     const struct member identity = {MEMBER_PS, 0};
     uint8_t *manifest = NULL;
     server_lock(coordinator->server);
-    coordinator_hear(coordinator, identity, coordinator->server->identity.program, report);
+    coordinator_on_report(coordinator, identity, coordinator->server->identity.program, report);
     *answer = (struct agent_answer){.order = {.order = coordinator_order_for(coordinator, identity, report->version),
                                               .target = coordinator->rollout.target,
                                               .step = rollout_order_step(&coordinator->rollout)},
@@ -546,7 +546,7 @@ bool coordinator_create(struct rollout_coordinator **out, struct server *server,
     }
     *out = coordinator;
     coordinator->server = server;
-    pthread_mutex_init(&coordinator->taking_in, NULL);
+    pthread_mutex_init(&coordinator->upload_lock, NULL);
     coordinator->scheduled = -1;
     coordinator->leads = server->index == 0;
     coordinator->losses = calloc((size_t)room, sizeof *coordinator->losses);
@@ -576,7 +576,7 @@ void coordinator_destroy(struct rollout_coordinator *coordinator)
     if (coordinator) {
         agent_destroy(coordinator->agent);
         rollout_destroy(&coordinator->rollout);
-        pthread_mutex_destroy(&coordinator->taking_in);
+        pthread_mutex_destroy(&coordinator->upload_lock);
         free(coordinator->manifest);
         free(coordinator->former.bytes);
         free(coordinator->losses);
@@ -584,7 +584,7 @@ void coordinator_destroy(struct rollout_coordinator *coordinator)
     }
 }
 
-bool coordinator_knows(struct rollout_coordinator *coordinator, const char *digest)
+bool coordinator_knows_digest(struct rollout_coordinator *coordinator, const char *digest)
 {
     server_lock(coordinator->server);
     bool known = coordinator->manifest && coordinator->rollout.kind != ROLLOUT_JOB &&
@@ -593,7 +593,7 @@ bool coordinator_knows(struct rollout_coordinator *coordinator, const char *dige
     return known || agent_knows(coordinator->agent, digest);
 }
 
-bool coordinator_has(const struct rollout_coordinator *coordinator, struct member who)
+bool coordinator_has_member(const struct rollout_coordinator *coordinator, struct member who)
 {
     return change_has_member(coordinator->server->config, who) || agent_has_member(coordinator->agent, who);
 }

@@ -49,7 +49,7 @@ struct rollout_coordinator {
     float *losses;                    /* [job.worker_count] as in the message `report` */
     struct manifest_programs carried; /* of the manifest */
     struct programs programs;         /* the programs kept here, to be sent to members */
-    pthread_mutex_t taking_in;        /* serialises pieces of a program: a file lock excludes other processes only */
+    pthread_mutex_t upload_lock;      /* serialises pieces of a program: a file lock excludes other processes only */
     struct manifest_program offered;  /* announced by an operator who will send it; no digest: none */
     double budget, budget_s;          /* bytes that may be sent to members, as of budget_s */
 };
@@ -63,9 +63,9 @@ void coordinator_destroy(struct rollout_coordinator *coordinator); /* NULL is fi
 void coordinator_tick(struct rollout_coordinator *coordinator);
 
 /* May members in the version with this digest connect? During a rollout both versions may. Unlocked. */
-bool coordinator_knows(struct rollout_coordinator *coordinator, const char *digest);
+bool coordinator_knows_digest(struct rollout_coordinator *coordinator, const char *digest);
 /* Is there such a member, according to this ps's own lists of hosts or those of the last rollout? Unlocked. */
-bool coordinator_has(const struct rollout_coordinator *coordinator, struct member who);
+bool coordinator_has_member(const struct rollout_coordinator *coordinator, struct member who);
 
 /* The version in force here, and its digest. */
 void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version,
@@ -80,8 +80,8 @@ void coordinator_show(const struct rollout_coordinator *coordinator, struct boar
 void coordinator_audit(const struct rollout_coordinator *coordinator, const char *who, const char *what,
                        uint64_t version, const char *outcome);
 /* Logs a refusal. Refusals cost their sender nothing, so only some are written. Unlocked. */
-void coordinator_note_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what,
-                              uint64_t version, const char *why);
+void coordinator_log_refusal(struct rollout_coordinator *coordinator, const char *who, const char *what,
+                             uint64_t version, const char *why);
 
 /* The state of training. Locked. */
 struct rollout_vitals coordinator_vitals(const struct rollout_coordinator *coordinator);
@@ -118,7 +118,7 @@ uint64_t coordinator_in_force(const struct rollout_coordinator *coordinator, enu
 bool coordinator_needs_manifest(const struct rollout_coordinator *coordinator, enum rollout_order order,
                                 uint64_t target);
 /* Processes a member's report. Locked. */
-void coordinator_hear(struct rollout_coordinator *coordinator, struct member who, const char *program,
-                      const struct message_report *report);
+void coordinator_on_report(struct rollout_coordinator *coordinator, struct member who, const char *program,
+                           const struct message_report *report);
 
 #endif

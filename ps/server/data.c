@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "ps/worst_first.h"
+#include "ps/status.h"
 
 /* --- Preprocessing, and layer widths --- */
 
@@ -56,13 +56,13 @@ bool serve_describe(struct session *session, struct error *error)
     char own[sizeof server->description_digest], known[sizeof server->description_digest];
     struct message_description description = {.digest = known};
     snprintf(own, sizeof own, "%s", session->channel->message.describe.digest);
-    const bool tells = session->worker == 0 && own[0] != '\0';
-    if (tells && !take_description(session, own, error)) {
+    const bool is_sent = session->worker == 0 && own[0] != '\0';
+    if (is_sent && !take_description(session, own, error)) {
         return false;
     }
     server_lock(server);
     memcpy(known, server->description_digest, sizeof known);
-    if (session->worker == 0 && !tells && server->job.state >= JOB_DONE) {
+    if (session->worker == 0 && !is_sent && server->job.state >= JOB_DONE) {
         known[0] = '\0'; /* this worker 0 begins another job */
     }
     const bool differs = known[0] != '\0' && strcmp(known, own) != 0;
@@ -305,7 +305,7 @@ static bool send_of(struct session *session, uint64_t request, int worker, int64
 }
 
 /* The chief repeats the request for the same step. Locked. */
-static void note_question(struct server *server, const struct validation *own)
+static void record_question(struct server *server, const struct validation *own)
 {
     const struct validation *last = &server->validations[0];
     if (last->generation != own->generation) {
@@ -327,14 +327,14 @@ bool serve_validate(struct session *session, struct error *error)
                                    .score = message.score,
                                    .rises = message.rises == 1};
     server_lock(server);
-    note_question(server, &own);
+    record_question(server, &own);
     keep_validation(server, session->worker, &own, NULL, 0);
     const bool alive = serve_wait(session, all_sent, message.step, serve_wait_deadline(message.wait_ms));
     last.missing = (uint32_t)missing(server, message.step);
     mark_worst(server, message.step);
     serve_unlock(session);
     if (!alive) {
-        return serve_give_up(session, " for validations", error);
+        return serve_wait_failed(session, " for validations", error);
     }
     const bool is_wanted = last.missing == 0 || message.wait_ms == 0;
     for (int i = 1; i < server->job.worker_count && is_wanted; i++) {

@@ -13,17 +13,17 @@
 /* --- The requests --- */
 
 /* Who may send a request. In which state of the job it is allowed is for the job to decide. */
-enum askers {
-    ASKERS_ALL, /* except members without an index */
-    ASKERS_WORKERS,
-    ASKERS_CHIEF,
-    ASKERS_FOLLOWERS, /* other ps, if this one decides on synchronous steps */
-    ASKERS_OPERATORS,
-    ASKERS_WITHOUT_NUMBER, /* workers that ask ps 0 for an index, and may ask nothing else */
+enum senders {
+    SENDERS_ALL, /* except members without an index */
+    SENDERS_WORKERS,
+    SENDERS_CHIEF,
+    SENDERS_FOLLOWERS, /* other ps, if this one decides on synchronous steps */
+    SENDERS_OPERATORS,
+    SENDERS_WITHOUT_INDEX, /* workers that ask ps 0 for an index, and may ask nothing else */
 };
 
 struct request {
-    enum askers askers;
+    enum senders senders;
     bool (*answer)(struct session *session, struct error *error);
     bool is_quick; /* always, or sometimes (is_quick), answered without waiting and in few bytes */
 };
@@ -39,64 +39,64 @@ static bool refuse(struct session *session, struct error *error)
 static const struct request *request_of(uint16_t type)
 {
     static const struct request requests[MESSAGE_TYPES] = {
-        [MESSAGE_ping] = {ASKERS_ALL, serve_ping, .is_quick = true},
-        [MESSAGE_pong] = {ASKERS_ALL, serve_pong, .is_quick = true},
-        [MESSAGE_leave] = {ASKERS_ALL, serve_leave},
-        [MESSAGE_get_status] = {ASKERS_ALL, serve_get_status},
-        [MESSAGE_report] = {ASKERS_ALL, serve_report},
-        [MESSAGE_get_program] = {ASKERS_ALL, serve_get_program},
+        [MESSAGE_ping] = {SENDERS_ALL, serve_ping, .is_quick = true},
+        [MESSAGE_pong] = {SENDERS_ALL, serve_pong, .is_quick = true},
+        [MESSAGE_leave] = {SENDERS_ALL, serve_leave},
+        [MESSAGE_get_status] = {SENDERS_ALL, serve_get_status},
+        [MESSAGE_report] = {SENDERS_ALL, serve_report},
+        [MESSAGE_get_program] = {SENDERS_ALL, serve_get_program},
 
-        [MESSAGE_heartbeat] = {ASKERS_WORKERS, serve_heartbeat, .is_quick = true},
-        [MESSAGE_get_model] = {ASKERS_WORKERS, serve_get_model},
-        [MESSAGE_pull] = {ASKERS_WORKERS, serve_pull, .is_quick = true},
-        [MESSAGE_push] = {ASKERS_WORKERS, serve_push},
-        [MESSAGE_read] = {ASKERS_WORKERS, serve_read},
-        [MESSAGE_describe] = {ASKERS_WORKERS, serve_describe},
-        [MESSAGE_layers] = {ASKERS_WORKERS, serve_layers},
-        [MESSAGE_figures] = {ASKERS_WORKERS, serve_figures},
-        [MESSAGE_validated] = {ASKERS_WORKERS, serve_validated},
+        [MESSAGE_heartbeat] = {SENDERS_WORKERS, serve_heartbeat, .is_quick = true},
+        [MESSAGE_get_model] = {SENDERS_WORKERS, serve_get_model},
+        [MESSAGE_pull] = {SENDERS_WORKERS, serve_pull, .is_quick = true},
+        [MESSAGE_push] = {SENDERS_WORKERS, serve_push},
+        [MESSAGE_read] = {SENDERS_WORKERS, serve_read},
+        [MESSAGE_describe] = {SENDERS_WORKERS, serve_describe},
+        [MESSAGE_layers] = {SENDERS_WORKERS, serve_layers},
+        [MESSAGE_figures] = {SENDERS_WORKERS, serve_figures},
+        [MESSAGE_validated] = {SENDERS_WORKERS, serve_validated},
 
-        [MESSAGE_begin_restore] = {ASKERS_CHIEF, serve_begin_restore},
-        [MESSAGE_write] = {ASKERS_CHIEF, serve_write},
-        [MESSAGE_end_restore] = {ASKERS_CHIEF, serve_end_restore},
-        [MESSAGE_snapshot] = {ASKERS_CHIEF, serve_snapshot},
-        [MESSAGE_release] = {ASKERS_CHIEF, serve_release},
-        [MESSAGE_validate] = {ASKERS_CHIEF, serve_validate},
-        [MESSAGE_end_job] = {ASKERS_CHIEF, serve_end_job},
+        [MESSAGE_begin_restore] = {SENDERS_CHIEF, serve_begin_restore},
+        [MESSAGE_write] = {SENDERS_CHIEF, serve_write},
+        [MESSAGE_end_restore] = {SENDERS_CHIEF, serve_end_restore},
+        [MESSAGE_snapshot] = {SENDERS_CHIEF, serve_snapshot},
+        [MESSAGE_release] = {SENDERS_CHIEF, serve_release},
+        [MESSAGE_validate] = {SENDERS_CHIEF, serve_validate},
+        [MESSAGE_end_job] = {SENDERS_CHIEF, serve_end_job},
 
-        [MESSAGE_staged] = {ASKERS_FOLLOWERS, serve_staged},
-        [MESSAGE_get_aggregate] = {ASKERS_FOLLOWERS, serve_get_aggregate},
+        [MESSAGE_staged] = {SENDERS_FOLLOWERS, serve_staged},
+        [MESSAGE_get_aggregate] = {SENDERS_FOLLOWERS, serve_get_aggregate},
 
-        [MESSAGE_propose] = {ASKERS_OPERATORS, serve_propose},
-        [MESSAGE_abort_rollout] = {ASKERS_OPERATORS, serve_abort_rollout},
-        [MESSAGE_offer_program] = {ASKERS_OPERATORS, serve_offer_program},
-        [MESSAGE_put_program] = {ASKERS_OPERATORS, serve_put_program},
+        [MESSAGE_propose] = {SENDERS_OPERATORS, serve_propose},
+        [MESSAGE_abort_rollout] = {SENDERS_OPERATORS, serve_abort_rollout},
+        [MESSAGE_offer_program] = {SENDERS_OPERATORS, serve_offer_program},
+        [MESSAGE_put_program] = {SENDERS_OPERATORS, serve_put_program},
 
-        [MESSAGE_get_place] = {ASKERS_WITHOUT_NUMBER, serve_get_place},
+        [MESSAGE_get_place] = {SENDERS_WITHOUT_INDEX, serve_get_place},
     };
-    static const struct request other = {ASKERS_WORKERS, refuse, .is_quick = false};
+    static const struct request other = {SENDERS_WORKERS, refuse, .is_quick = false};
     return type < MESSAGE_TYPES && requests[type].answer ? &requests[type] : &other;
 }
 
-static bool is_among(const struct session *session, enum askers askers)
+static bool may_send(const struct session *session, enum senders senders)
 {
     const struct server *server = session->server;
-    if (member_has_no_number(session->who)) {
-        return askers == ASKERS_WITHOUT_NUMBER && server->index == 0;
+    if (member_has_no_index(session->who)) {
+        return senders == SENDERS_WITHOUT_INDEX && server->index == 0;
     }
-    switch (askers) {
-    case ASKERS_ALL:
+    switch (senders) {
+    case SENDERS_ALL:
         return true;
-    case ASKERS_WORKERS:
+    case SENDERS_WORKERS:
         return session->worker >= 0;
-    case ASKERS_CHIEF:
+    case SENDERS_CHIEF:
         return session->worker == 0;
-    case ASKERS_FOLLOWERS:
+    case SENDERS_FOLLOWERS:
         return session->who.role == MEMBER_PS && !session->is_guest && server->job.synchronous &&
                server->job.coordinator == server->index;
-    case ASKERS_OPERATORS:
+    case SENDERS_OPERATORS:
         return session->who.role == MEMBER_OPERATOR && !session->is_guest;
-    case ASKERS_WITHOUT_NUMBER:
+    case SENDERS_WITHOUT_INDEX:
         break;
     }
     return false;
@@ -107,7 +107,7 @@ static bool answer(struct session *session, struct error *error)
     char message[128];
     const struct frame *frame = &session->channel->frame;
     const struct request *request = request_of(frame->type);
-    if (!is_among(session, request->askers)) {
+    if (!may_send(session, request->senders)) {
         snprintf(message, sizeof message, "%s is not for %s", message_name(frame->type),
                  session->is_guest                      ? "members that connected without a config"
                  : session->who.role == MEMBER_PS       ? "another ps"
@@ -126,7 +126,7 @@ static bool answer(struct session *session, struct error *error)
  * Between two requests: carries out what the server wants of an idle connection. False if it must end. *linger_s: see
  * await.
  */
-static bool look_around(struct session *session, double *linger_s, struct error *error)
+static bool handle_wakeups(struct session *session, double *linger_s, struct error *error)
 {
     struct server *server = session->server;
     server_lock(server);
@@ -156,10 +156,10 @@ static bool await_request(struct session *session, bool answered, bool *rests, s
     *rests = false;
     while (!there && !*rests) {
         double linger_s;
-        if (!look_around(session, &linger_s, error)) {
+        if (!handle_wakeups(session, &linger_s, error)) {
             return false;
         }
-        *rests = answered && session->seldom && channel_park(channel);
+        *rests = answered && session->is_rare && channel_park(channel);
         if (*rests) {
             return true;
         }
@@ -175,15 +175,15 @@ static bool await_request(struct session *session, bool answered, bool *rests, s
     return true;
 }
 
-static void note_heard(struct session *session)
+static void touch_session(struct session *session)
 {
     const double now_s = clock_monotonic_s();
     server_lock(session->server);
     listener_set_waiting(&session->base, false);
-    session->seldom = now_s - session->base.last_active_s > SERVER_SELDOM_S;
+    session->is_rare = now_s - session->base.last_active_s > SERVER_RARE_S;
     session->base.last_active_s = now_s;
     if (session->worker >= 0) {
-        job_heard(&session->server->job, session->worker, session->incarnation, now_s);
+        job_touch(&session->server->job, session->worker, session->incarnation, now_s);
     }
     server_unlock(session->server);
 }
@@ -194,7 +194,7 @@ bool serve_request(struct session *session, struct error *error)
         if (!serve_receive(session, error)) {
             return false;
         }
-        note_heard(session);
+        touch_session(session);
     }
     session->has_frame = false;
     return answer(session, error);
@@ -236,7 +236,7 @@ static bool answer_at_once(struct session *session, bool *goes_on, struct error 
     if (!serve_receive(session, error)) {
         return false;
     }
-    note_heard(session);
+    touch_session(session);
     session->has_frame = !is_quick(session);
     if (!session->has_frame && !answer(session, error)) {
         return false;
@@ -263,7 +263,7 @@ static bool try_inline(struct session *session, enum listener_inline *how, struc
 }
 
 /* Logs why a session ended unexpectedly. */
-static void tell_end(const struct session *session, const struct error *error)
+static void log_end(const struct session *session, const struct error *error)
 {
     enum connection_state state = connection_state(session->channel->connection);
     if (state == CONNECTION_BROKEN || state == CONNECTION_TIMED_OUT) {
@@ -280,7 +280,7 @@ enum listener_inline serve_without_waiting(struct session *session)
         return INLINE_NEEDS_THREAD;
     }
     if (!try_inline(session, &how, &error)) {
-        tell_end(session, &error);
+        log_end(session, &error);
         return INLINE_CLOSE;
     }
     return how;
@@ -306,6 +306,6 @@ bool serve_until_idle(struct session *session)
     if (rests) {
         return true;
     }
-    tell_end(session, &error);
+    log_end(session, &error);
     return false;
 }

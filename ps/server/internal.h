@@ -21,14 +21,14 @@
 #include "net/listener.h"
 #include "ps/job/job.h"
 #include "ps/store/model.h"
-#include "ps/fleet_watch.h"
+#include "ps/status.h"
 #include "ps/identity.h"
 #include "ps/server.h"
 #include "ps/shard.h"
 
 enum { SERVER_TICK_MS = 250 /* how often idle connections check whether the server wants something of them */ };
 
-#define SERVER_SELDOM_S 0.75 /* a peer whose requests are further apart than this gets no waiting thread */
+#define SERVER_RARE_S 0.75 /* a peer whose requests are further apart than this gets no waiting thread */
 
 /* The process may also have to stop for a rollout, with the job unfinished. */
 enum shutdown_mode { SHUTDOWN_NONE, SHUTDOWN_RESTART, SHUTDOWN_FINAL };
@@ -41,7 +41,7 @@ struct session {
     bool ping_wanted;
     bool may_rest;     /* it gives up its thread while it is idle */
     bool has_frame;    /* a request has been received and not yet answered */
-    bool seldom;       /* its requests are so far apart that no thread waits for the next */
+    bool is_rare;      /* its requests are so far apart that no thread waits for the next */
     struct member who; /* MEMBER_NONE: not known yet */
     bool is_guest;     /* a member that connected without a digest, to report */
     int worker;        /* who.index if it is a worker and no guest; else -1 */
@@ -61,7 +61,7 @@ struct session {
 };
 
 /* A worker that connects as a guest only to get an index. */
-static inline bool member_has_no_number(struct member who)
+static inline bool member_has_no_index(struct member who)
 {
     return who.role == MEMBER_WORKER && who.index == MEMBER_ANY_INDEX;
 }
@@ -152,7 +152,7 @@ void server_wait(struct server *server);
  * Where the config gives hidden layers only: waits until worker 0 has reported the widths that follow from its data,
  * and fills them in. No other peer is served meanwhile. Also false if the process is told to stop.
  */
-bool server_learn_layers(struct server *server, struct error *error);
+bool server_wait_for_layers(struct server *server, struct error *error);
 
 /* Listens on this ps's address. The main thread accepts connections by listener_accept. */
 bool server_listen(struct server *server, struct error *error);
@@ -177,14 +177,14 @@ void server_show(struct server *server);
 void server_hide(struct server *server);
 
 /* Applies the decided step, if no thread is applying it yet. Locked on entry and on return. */
-void server_lead(struct server *server);
+void server_apply_step(struct server *server);
 /* Helps with the step being applied, once per step (*helped). Locked on entry and on return. False: nothing to do. */
-bool server_help(struct server *server, uint64_t *helped);
+bool server_help_step(struct server *server, uint64_t *helped);
 
 /* Is this step over, or the job not training? Locked. */
 bool server_is_past_step(struct session *session, int64_t step);
 /* Or else, is the session's worker selected for the present round? Locked. */
-bool server_is_asked_or_past(struct session *session, int64_t step);
+bool server_is_selected_or_past(struct session *session, int64_t step);
 /*
  * Lets a pull wait for that without a thread, until the deadline: server_unlock wakes its session. One per session.
  * Locked.
@@ -198,7 +198,7 @@ bool serve_until_idle(struct session *session);
 /* Serves an idle session on the listener's thread: only requests that need no waiting. */
 enum listener_inline serve_without_waiting(struct session *session);
 
-/* A follower's threads, which talk to the ps that decides on synchronous steps. */
+/* A follower's threads, which exchange reports and decisions with the ps that decides on synchronous steps. */
 struct follower;
 bool follower_create(struct follower **follower, struct server *server, struct error *error);
 void follower_destroy(struct follower *follower); /* NULL is fine */

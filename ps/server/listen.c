@@ -89,9 +89,9 @@ static bool make_room(struct server *server, const struct peer *peer)
 {
     struct listener_session *silent;
     struct session **list = list_of(server, peer->member, is_guest(peer));
-    const int count = list                                 ? count_in(list, peer, &silent)
-                      : member_has_no_number(peer->member) ? 0
-                                                           : listener_count(server->listener, is_of, peer, &silent);
+    const int count = list                                ? count_in(list, peer, &silent)
+                      : member_has_no_index(peer->member) ? 0
+                                                          : listener_count(server->listener, is_of, peer, &silent);
     if (peer->member.role == MEMBER_OPERATOR) {
         return count < SERVER_OPERATORS;
     }
@@ -122,7 +122,7 @@ static void begin(struct listener_session *base, void *context)
 
 static bool knows(struct listener_session *base, const char *digest)
 {
-    return coordinator_knows(session_of(base)->server->coordinator, digest);
+    return coordinator_knows_digest(session_of(base)->server->coordinator, digest);
 }
 
 /* The job decides who may join; it is asked again while an older process is being probed. */
@@ -132,7 +132,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     struct server *server = session->server;
     uint16_t refusal = 0;
     const bool guest = is_guest(peer);
-    if (guest && !member_has_no_number(peer->member) && !coordinator_has(server->coordinator, peer->member)) {
+    if (guest && !member_has_no_index(peer->member) && !coordinator_has_member(server->coordinator, peer->member)) {
         char name[MEMBER_TEXT];
         member_format(&peer->member, ' ', name);
         error_set(message, "there is no %s: do all members have the same ps_hosts and worker_hosts?", name);
@@ -141,12 +141,12 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
     server_lock(server);
     while (!guest) {
         refusal = job_hello(&server->job, peer, base->peer, clock_monotonic_s(), message);
-        if (refusal != JOB_ASK_AGAIN || server->leaving) {
+        if (refusal != JOB_RETRY || server->leaving) {
             break;
         }
         server_wait(server);
     }
-    if (refusal == JOB_ASK_AGAIN) {
+    if (refusal == JOB_RETRY) {
         refusal = REFUSAL_BUSY;
         error_set(message, "ps %d is about to leave", server->index);
     }
@@ -248,35 +248,35 @@ bool server_listen(struct server *server, struct error *error)
 /* --- Before there is a model --- */
 
 enum {
-    LEARN_PLACES = SERVER_CONNECTIONS_PER_WORKER, /* connections of worker 0 */
-    LEARN_MS = 100,                               /* between two checks for signals */
-    LEARN_CLOSE_S = 2,
+    CHIEF_PLACES = SERVER_CONNECTIONS_PER_WORKER, /* connections of worker 0 */
+    CHIEF_MS = 100,                               /* between two checks for signals */
+    CHIEF_CLOSE_S = 2,
 };
 
-struct learner {
+struct layer_wait {
     struct server *server;
     struct listener *listener;
-    bool has_learnt; /* guarded by the server's lock */
+    bool has_layers; /* guarded by the server's lock */
 };
 
-struct learner_session {
+struct layer_session {
     struct listener_session base; /* must be first: the listener's part */
-    struct learner *learner;
+    struct layer_wait *layer_wait;
 };
 
-static struct learner *learner_of(struct listener_session *base)
+static struct layer_wait *layer_wait_of(struct listener_session *base)
 {
-    return ((struct learner_session *)(void *)base)->learner;
+    return ((struct layer_session *)(void *)base)->layer_wait;
 }
 
-static void begin_learning(struct listener_session *base, void *context)
+static void begin_chief(struct listener_session *base, void *context)
 {
-    ((struct learner_session *)(void *)base)->learner = context;
+    ((struct layer_session *)(void *)base)->layer_wait = context;
 }
 
 static uint16_t admit_chief(struct listener_session *base, const struct peer *peer, struct error *message)
 {
-    struct server *server = learner_of(base)->server;
+    struct server *server = layer_wait_of(base)->server;
     if (peer->digest[0] == '\0' || peer->member.role != MEMBER_WORKER || peer->member.index != 0) {
         error_set(message, "ps %d is waiting for worker 0, whose data determine the layer widths", server->index);
         return REFUSAL_BUSY;
@@ -288,9 +288,9 @@ static uint16_t admit_chief(struct listener_session *base, const struct peer *pe
 }
 
 /* Worker 0's requests on another connection may come before the widths: they must wait. */
-static bool take_layers(struct learner *learner, struct channel *channel, struct error *error)
+static bool take_layers(struct layer_wait *layer_wait, struct channel *channel, struct error *error)
 {
-    struct server *server = learner->server;
+    struct server *server = layer_wait->server;
     const uint64_t request = channel->frame.request;
     const double deadline_s = clock_monotonic_s() + SERVER_FRAME_S;
     if (channel->frame.type != MESSAGE_layers) {
@@ -298,8 +298,8 @@ static bool take_layers(struct learner *learner, struct channel *channel, struct
     }
     pthread_mutex_lock(&server->lock);
     const bool taken =
-        learner->has_learnt || model_take_units(&server->filled.model, channel->message.layers.units, error);
-    learner->has_learnt = taken;
+        layer_wait->has_layers || model_take_units(&server->filled.model, channel->message.layers.units, error);
+    layer_wait->has_layers = taken;
     pthread_mutex_unlock(&server->lock);
     if (!taken) {
         struct error ignored;
@@ -316,60 +316,60 @@ static bool serve_chief(struct listener_session *base)
     struct channel *channel = &base->channel;
     struct error error;
     while (channel_receive(channel, clock_monotonic_s() + SERVER_FRAME_S, &error) &&
-           take_layers(learner_of(base), channel, &error)) {
+           take_layers(layer_wait_of(base), channel, &error)) {
     }
     return false;
 }
 
-static void leave_learner(struct listener_session *base)
+static void leave_chief(struct listener_session *base)
 {
     (void)base;
 }
 
-static bool open_learner(struct learner *learner, struct error *error)
+static bool open_for_chief(struct layer_wait *layer_wait, struct error *error)
 {
-    const struct config_cluster *cluster = &learner->server->config->cluster;
+    const struct config_cluster *cluster = &layer_wait->server->config->cluster;
     const struct listener_options options = {
-        .session_size = sizeof(struct learner_session),
-        .members = LEARN_PLACES,
+        .session_size = sizeof(struct layer_session),
+        .members = CHIEF_PLACES,
         .expected = cluster->worker_hosts.count + cluster->ps_hosts.count,
-        .context = learner,
-        .begin = begin_learning,
+        .context = layer_wait,
+        .begin = begin_chief,
         .admit = admit_chief,
         .serve = serve_chief,
-        .leave = leave_learner,
+        .leave = leave_chief,
     };
-    return open_listener(learner->server, &learner->listener, &options, error);
+    return open_listener(layer_wait->server, &layer_wait->listener, &options, error);
 }
 
-static bool has_learnt(struct learner *learner)
+static bool has_layers(struct layer_wait *layer_wait)
 {
-    pthread_mutex_lock(&learner->server->lock);
-    const bool learnt = learner->has_learnt;
-    pthread_mutex_unlock(&learner->server->lock);
-    return learnt;
+    pthread_mutex_lock(&layer_wait->server->lock);
+    const bool has = layer_wait->has_layers;
+    pthread_mutex_unlock(&layer_wait->server->lock);
+    return has;
 }
 
-bool server_learn_layers(struct server *server, struct error *error)
+bool server_wait_for_layers(struct server *server, struct error *error)
 {
-    struct learner learner = {.server = server};
+    struct layer_wait layer_wait = {.server = server};
     char units[MODEL_UNITS_TEXT];
     if (server->launched->model.hidden_count == CONFIG_AUTO) {
         return true;
     }
-    if (!open_learner(&learner, error)) {
+    if (!open_for_chief(&layer_wait, error)) {
         return false;
     }
     log_info("ps %d is waiting for worker 0, whose data determine the layer widths", server->index);
     notify_ready("waiting for worker 0, whose data determine the layer widths");
-    while (!has_learnt(&learner) && signals_pending() == 0) {
-        listener_accept(learner.listener, NULL, clock_monotonic_s() + LEARN_MS / 1000.0);
+    while (!has_layers(&layer_wait) && signals_pending() == 0) {
+        listener_accept(layer_wait.listener, NULL, clock_monotonic_s() + CHIEF_MS / 1000.0);
         notify_alive();
     }
-    listener_end(learner.listener, LEARN_CLOSE_S);
-    listener_destroy(learner.listener);
-    if (!learner.has_learnt) {
-        return error_set(error, "was asked to leave_learner");
+    listener_end(layer_wait.listener, CHIEF_CLOSE_S);
+    listener_destroy(layer_wait.listener);
+    if (!layer_wait.has_layers) {
+        return error_set(error, "was asked to leave_chief");
     }
     model_units_text(&server->filled.model, units);
     log_info("ps %d: the layers are %s, by worker 0's data", server->index, units);

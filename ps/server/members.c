@@ -86,7 +86,7 @@ bool serve_get_place(struct session *session, struct error *error)
         return serve_send_error(session, request, ERROR_BAD_REQUEST, "0 is no worker's key", error);
     }
     server_lock(server);
-    const struct message_place place = {.index = job_place(&server->job, key, clock_monotonic_s(), &verdict)};
+    const struct message_place place = {.index = job_assign_index(&server->job, key, clock_monotonic_s(), &verdict)};
     server_unlock(server);
     return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
                              : serve_send(session, MESSAGE_place, request, &place, error);

@@ -34,7 +34,7 @@ bool serve_get_model(struct session *session, struct error *error)
                                                        : MODEL_ABSENT;
     serve_unlock(session);
     if (!alive) {
-        return serve_give_up(session, "", error);
+        return serve_wait_failed(session, "", error);
     }
     if (model.state == MODEL_READY) {
         shard_now(server->shard, &model.version, &model.global_step);
@@ -202,7 +202,7 @@ bool serve_snapshot(struct session *session, struct error *error)
         state = shard_snapshot(server->shard, wanted.snapshot, wanted.at_step, &global_step);
     }
     if (!alive) {
-        return serve_give_up(session, "", error);
+        return serve_wait_failed(session, "", error);
     }
     if (verdict.code == 0 && state != SNAPSHOT_TAKEN) {
         describe_snapshot(state, &wanted, &verdict);

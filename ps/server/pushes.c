@@ -9,8 +9,7 @@
 
 #include "base/clock.h"
 #include "base/profile.h"
-#include "ps/store/int8.h"
-#include "ps/store/largest.h"
+#include "ps/store/codec.h"
 
 /* --- Receiving --- */
 
@@ -193,7 +192,7 @@ static bool may_leave_step(struct session *session, int64_t unused)
     return !job_is_about_to_step(&session->server->job) || !server_keeps_step(session->server);
 }
 
-static void note_push(struct server *server, const struct message_push *push, uint32_t staleness)
+static void record_push(struct server *server, const struct message_push *push, uint32_t staleness)
 {
     server->pushes++;
     server->last_loss = push->loss;
@@ -218,7 +217,7 @@ static bool decide_push(struct session *session, const struct message_push *push
     int64_t steps = server->job.workers[session->worker].staleness;
     *staleness = steps > UINT32_MAX ? UINT32_MAX : (uint32_t)steps;
     if (verdict->code == 0 && verdict->outcome == PUSH_APPLIED) {
-        note_push(server, push, *staleness);
+        record_push(server, push, *staleness);
     }
     return true;
 }
@@ -234,11 +233,11 @@ static bool answer_push(struct session *session, const struct message_push *push
         bool waits = serve_hold(session, serve_is_at_step, server->job.global_step, serve_hold_deadline(server));
         server_unlock(server);
         if (!waits) {
-            return serve_give_up(session, "", error);
+            return serve_wait_failed(session, "", error);
         }
     }
-    stage_weigh(stage, push->examples);
-    stage_age(stage, staleness);
+    stage_set_weight(stage, push->examples);
+    stage_set_staleness(stage, staleness);
     bool there = verdict->outcome == PUSH_APPLIED
                      ? shard_apply(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes)
                      : shard_changes(server->shard, generation, stage, wanted.since_version, wanted.packed, &changes);
@@ -248,7 +247,7 @@ static bool answer_push(struct session *session, const struct message_push *push
     bool in_time = may_answer(session, 0);
     serve_unlock(session);
     if (!alive) {
-        return serve_give_up(session, " for slower workers", error);
+        return serve_wait_failed(session, " for slower workers", error);
     }
     if (!in_time) {
         return serve_send_error(
@@ -292,7 +291,7 @@ static bool push_asynchronous(struct session *session, struct error *error)
         const bool is_finite = stage_is_finite(stage) && isfinite(push.loss);
         bool decided = decide_push(session, &push, generation, is_finite, &verdict, &staleness);
         serve_unlock(session);
-        done = !decided ? serve_give_up(session, " for a checkpoint", error)
+        done = !decided ? serve_wait_failed(session, " for a checkpoint", error)
                : verdict.code != 0
                    ? serve_send_error(session, request, verdict.code, verdict.message, error)
                    : answer_push(session, &push, request, generation, &verdict, staleness, stage, error);
@@ -317,8 +316,8 @@ static enum wait_end await_step(struct session *session, const struct job_push *
     job_hold(&server->job, session->worker, session->incarnation, 1, now_s);
     while (end == WAIT_SETTLED && !job_settled(&server->job, session->worker, session->incarnation, push, verdict)) {
         if (server_has_step(server)) {
-            server_lead(server);
-        } else if (!server_help(server, &helped)) {
+            server_apply_step(server);
+        } else if (!server_help_step(server, &helped)) {
             serve_wait_step(session);
             now_s = clock_monotonic_s();
             if (server->leaving ||
@@ -387,7 +386,7 @@ static bool settle_push(struct session *session, const struct message_push *push
     }
     serve_unlock(session);
     if (end == WAIT_GIVEN_UP) {
-        return serve_give_up(session, message, error);
+        return serve_wait_failed(session, message, error);
     }
     if (end == WAIT_TOO_LONG) {
         return serve_send_error(session, request, ERROR_TOO_LATE, message, error);
@@ -425,7 +424,7 @@ static bool push_synchronous(struct session *session, struct error *error)
     if (done) {
         /* A loss that is not finite means that the gradient was not worth sending. */
         if (receive) {
-            stage_weigh(stage, push.examples);
+            stage_set_weight(stage, push.examples);
         }
         event.finite = !receive || (stage_is_finite(stage) && isfinite(push.loss));
         done = settle_push(session, &push, request, &event, receive, error);

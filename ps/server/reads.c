@@ -108,7 +108,7 @@ static bool finish_pull(struct session *session, const struct message_pull *pull
                         bool alive, const struct verdict *verdict, struct error *error)
 {
     if (!alive) {
-        return serve_give_up(session, "", error);
+        return serve_wait_failed(session, "", error);
     }
     return verdict->code != 0 ? serve_send_error(session, request, verdict->code, verdict->message, error)
                               : send_pulled(session, pull, request, generation, error);
@@ -124,7 +124,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
     bool alive = !server->leaving && !listener_peer_hung_up(&session->base) &&
                  job_is_current(&server->job, session->worker, session->incarnation) &&
                  send_keepalive(session, &held->keepalive_sent_s);
-    bool waits = alive && !server_is_asked_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
+    bool waits = alive && !server_is_selected_or_past(session, held->pull.after_step) && now_s < held->deadline_s;
     if (waits && channel_park(session->channel)) {
         const double keepalive_s = held->keepalive_sent_s + identity_idle_timeout_s(&server->identity) / 4;
         session->base.read_paused = *rests = true;
@@ -133,7 +133,7 @@ bool serve_held_pull(struct session *session, bool *rests, struct error *error)
         return true;
     }
     if (waits) { /* something else lies in its buffers, for later */
-        alive = serve_wait(session, server_is_asked_or_past, held->pull.after_step, held->deadline_s);
+        alive = serve_wait(session, server_is_selected_or_past, held->pull.after_step, held->deadline_s);
     }
     server_release_held(session);
     serve_unlock(session);
@@ -157,12 +157,12 @@ bool serve_pull(struct session *session, struct error *error)
     bool alive = serve_hold(session, serve_is_ready, 0, deadline_s);
     job_pull(&server->job, session->worker, session->incarnation, generation, clock_monotonic_s(), &verdict);
     if (alive && verdict.code == 0 && pull.after_step >= 0) {
-        if (session->may_rest && pull.ranges.count == 1 && !server_is_asked_or_past(session, pull.after_step)) {
+        if (session->may_rest && pull.ranges.count == 1 && !server_is_selected_or_past(session, pull.after_step)) {
             server_hold_pull(session, &pull, deadline_s);
             server_unlock(server);
             return true;
         }
-        alive = serve_hold(session, pull.ranges.count > 0 ? server_is_asked_or_past : server_is_past_step,
+        alive = serve_hold(session, pull.ranges.count > 0 ? server_is_selected_or_past : server_is_past_step,
                            pull.after_step, deadline_s);
     }
     serve_unlock(session);

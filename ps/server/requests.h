@@ -54,7 +54,7 @@ void serve_wait_step(struct session *session);
 double serve_hold_deadline(const struct server *server); /* for an answer that waits for others */
 double serve_wait_deadline(uint32_t wait_ms);            /* for one that waits as long as the peer asked */
 /* Returns false, with the reason why serve_hold or serve_wait did; for_what: " for a checkpoint", say, or "". */
-bool serve_give_up(const struct session *session, const char *for_what, struct error *error);
+bool serve_wait_failed(const struct session *session, const char *for_what, struct error *error);
 /*
  * Locked, but releases the lock for a while: pings a peer that is kept waiting, if a ping is due. *keepalive_sent_s:
  * time of the last one.

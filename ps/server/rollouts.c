@@ -93,7 +93,7 @@ static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_
     const struct rollout_vitals vitals = coordinator_vitals(coordinator);
     bool begun = rollout_begin(&coordinator->rollout, plan, &vitals, clock_monotonic_s(), message);
     if (begun) {
-        job_keep_waiting(&coordinator->server->job, rollout_keeps_waiting(&coordinator->rollout));
+        job_hold_start(&coordinator->server->job, rollout_holds_job(&coordinator->rollout));
         coordinator->highest = manifest->target.version;
         coordinator_take_manifest(coordinator, manifest, bytes, size, &former);
     }
@@ -105,7 +105,7 @@ static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_
 }
 
 /* One proposal at a time: the one stored last under a version's number must be the one that begins. */
-static bool take_turn(struct rollout_coordinator *coordinator, struct error *error)
+static bool begin_check(struct rollout_coordinator *coordinator, struct error *error)
 {
     server_lock(coordinator->server);
     const bool taken = coordinator->proposing;
@@ -114,7 +114,7 @@ static bool take_turn(struct rollout_coordinator *coordinator, struct error *err
     return !taken || error_set(error, "another proposal is being checked: try again");
 }
 
-static void end_turn(struct rollout_coordinator *coordinator)
+static void end_check(struct rollout_coordinator *coordinator)
 {
     server_lock(coordinator->server);
     coordinator->proposing = false;
@@ -124,19 +124,19 @@ static void end_turn(struct rollout_coordinator *coordinator)
 static bool store_and_begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size,
                             const struct manifest *manifest, struct rollout_plan *plan, struct error *error)
 {
-    if (!take_turn(coordinator, error)) {
+    if (!begin_check(coordinator, error)) {
         return false;
     }
     const bool done = check_proposal(coordinator, manifest, plan, error) &&
                       coordinator_store_manifest(coordinator, manifest->target.version, bytes, size, error) &&
                       begin(coordinator, bytes, size, manifest, plan, error);
-    end_turn(coordinator);
+    end_check(coordinator);
     return done;
 }
 
 /* Requires the operator's key, and a place for versions. */
-static bool find_means(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
-                       struct error *error)
+static bool find_key(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
+                     struct error *error)
 {
     const struct config *config = coordinator->server->launched;
     char path[VERSIONS_PATH];
@@ -156,8 +156,8 @@ static bool accepts(const struct rollout_coordinator *coordinator, const uint8_t
                     struct manifest *manifest, struct error *error)
 {
     uint8_t key[OPERATOR_PUBLIC_KEY];
-    return find_means(coordinator, key, error) && manifest_decode(manifest, bytes, size, key, error) &&
-           manifest_spares_machines(manifest, error);
+    return find_key(coordinator, key, error) && manifest_decode(manifest, bytes, size, key, error) &&
+           manifest_is_portable(manifest, error);
 }
 
 /* Takes ownership of the bytes if this returns true. */
@@ -176,7 +176,7 @@ static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, siz
         coordinator_audit(coordinator, who, "propose", plan.target, "begun");
         return true;
     }
-    coordinator_note_refusal(coordinator, who, "propose", plan.target, error->text);
+    coordinator_log_refusal(coordinator, who, "propose", plan.target, error->text);
     return false;
 }
 
@@ -213,7 +213,7 @@ static bool take_abort(struct rollout_coordinator *coordinator, const struct man
                          memcmp(abort->hash, coordinator->hash, MANIFEST_HASH) == 0 &&
                          strcmp(abort->fleet, coordinator->server->config->fleet.name) == 0;
     const double now_s = clock_monotonic_s();
-    const bool done = is_this && (abort->resumes ? rollout_go_on(&coordinator->rollout, now_s, message)
+    const bool done = is_this && (abort->resumes ? rollout_continue(&coordinator->rollout, now_s, message)
                                                  : rollout_abort(&coordinator->rollout, now_s, message));
     server_unlock(coordinator->server);
     return done ||
@@ -234,12 +234,12 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
-    const bool done = find_means(coordinator, key, &why) && manifest_abort_decode(&abort, bytes, size, key, &why) &&
+    const bool done = find_key(coordinator, key, &why) && manifest_abort_decode(&abort, bytes, size, key, &why) &&
                       take_abort(coordinator, &abort, &why);
     free(bytes);
     const char *who = abort.author[0] != '\0' ? abort.author : "unknown";
     if (!done) {
-        coordinator_note_refusal(coordinator, who, name_of(&abort), abort.target, why.text);
+        coordinator_log_refusal(coordinator, who, name_of(&abort), abort.target, why.text);
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
     }
     coordinator_audit(coordinator, who, name_of(&abort), abort.target, "done");
@@ -276,7 +276,7 @@ static void list_members(const struct rollout *rollout, char *text, size_t size)
  * Reports come without a config, so nothing has checked the sender's. While the worker with that index is connected,
  * only its own process counts; another one, started by mistake, say, is answered but ignored. Locked.
  */
-static bool speaks_for(const struct session *session, struct member who)
+static bool is_current_sender(const struct session *session, struct member who)
 {
     const struct job *job = &session->server->job;
     if (who.role != MEMBER_WORKER || who.index >= job->worker_count) {
@@ -291,8 +291,8 @@ static void compose(struct session *session, struct member who, const struct mes
                     struct message_rollout *answer, char message[1024])
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
-    if (who.role != MEMBER_OPERATOR && speaks_for(session, who)) {
-        coordinator_hear(coordinator, who, session->program, report);
+    if (who.role != MEMBER_OPERATOR && is_current_sender(session, who)) {
+        coordinator_on_report(coordinator, who, session->program, report);
     }
     rollout_describe(&coordinator->rollout, message, 1024);
     *answer = (struct message_rollout){
@@ -437,7 +437,7 @@ static bool add_piece(struct rollout_coordinator *coordinator, const struct mani
                       const uint8_t *bytes, size_t size, uint64_t *there, struct error *error)
 {
     struct program_intake intake;
-    pthread_mutex_lock(&coordinator->taking_in);
+    pthread_mutex_lock(&coordinator->upload_lock);
     const enum intake_state state =
         program_intake_open(&intake, &coordinator->programs, program->digest, program->size, error);
     bool done = state == INTAKE_OPEN || state == INTAKE_WHOLE;
@@ -446,7 +446,7 @@ static bool add_piece(struct rollout_coordinator *coordinator, const struct mani
     }
     *there = state == INTAKE_WHOLE ? program->size : intake.there;
     program_intake_close(&intake);
-    pthread_mutex_unlock(&coordinator->taking_in);
+    pthread_mutex_unlock(&coordinator->upload_lock);
     return state == INTAKE_BUSY ? error_set(error, "a member on the machine of ps 0 is receiving it: try again") : done;
 }
 
@@ -499,7 +499,7 @@ bool serve_offer_program(struct session *session, struct error *error)
                       add_piece(coordinator, &offered, 0, NULL, 0, &there, &why);
     free(bytes);
     if (!done) {
-        coordinator_note_refusal(coordinator, "unknown", "program", 0, why.text);
+        coordinator_log_refusal(coordinator, "unknown", "program", 0, why.text);
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
     }
     server_lock(session->server);
@@ -563,20 +563,20 @@ static bool may_hand_on(struct rollout_coordinator *coordinator, size_t size, ui
 bool serve_get_program(struct session *session, struct error *error)
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
-    const struct message_get_program *wish = &session->channel->message.get_program;
+    const struct message_get_program *wanted = &session->channel->message.get_program;
     const uint64_t request = session->channel->frame.request;
-    struct message_program answer = {.offset = wish->offset};
+    struct message_program answer = {.offset = wanted->offset};
     char digest[PROGRAM_DIGEST_HEX + 1];
     struct error why;
     size_t size = 0;
-    snprintf(digest, sizeof digest, "%s", wish->digest);
+    snprintf(digest, sizeof digest, "%s", wanted->digest);
     server_lock(session->server);
     const struct manifest_program *program = coordinator_program(coordinator, digest);
     const bool known = program && answer.offset < program->size;
     const size_t piece = piece_at(coordinator->carried.rate_kib);
     const bool may = known && may_hand_on(coordinator, piece, &answer.wait_ms);
     if (may) {
-        rollout_moves(&coordinator->rollout, clock_monotonic_s());
+        rollout_note_transfer(&coordinator->rollout, clock_monotonic_s());
     }
     server_unlock(session->server);
     if (!known) {

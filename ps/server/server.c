@@ -24,7 +24,7 @@
 #include "observe/observe.h"
 #include "ps/server/coordinator.h"
 #include "ps/server/internal.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 
 enum {
     ACCEPT_MS = 100, /* how often the main thread checks */
@@ -55,7 +55,7 @@ static bool tick(struct server *server, struct rate *rate)
     do {
         server_lock(server);
         more = job_tick(&server->job, now_s);
-        server_lead(server);
+        server_apply_step(server);
         over = job_may_exit(&server->job, now_s);
         measure(server, rate, now_s);
         server_unlock(server);
@@ -64,8 +64,8 @@ static bool tick(struct server *server, struct rate *rate)
 }
 
 /*
- * A signal tells it to stop. If all members are stopped at once, as schedulers do, a last checkpoint is wanted, which
- * worker 0 can't make without the ps: so they may stay until it has left (leave_secs).
+ * A signal asks it to stop. If all members are stopped at once, as schedulers do, a last checkpoint is
+ * wanted, which worker 0 can't make without the ps: so they may stay until it has left (leave_secs).
  */
 static bool may_leave(struct server *server, double *asked_s, double now_s)
 {
@@ -214,7 +214,7 @@ static bool start(struct server *server, const struct config *config, struct err
     server->last_loss = NAN;
     create_locks(server);
     if (!identity_create(&server->identity, config, (struct member){MEMBER_PS, server->index}, error) ||
-        !server_learn_layers(server, error)) {
+        !server_wait_for_layers(server, error)) {
         return false;
     }
     config = server->config;

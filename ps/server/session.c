@@ -9,8 +9,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "net/spans.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 
 /* --- Frames --- */
 
@@ -85,7 +84,7 @@ double serve_wait_deadline(uint32_t wait_ms)
     return clock_monotonic_s() + wait_ms / 1000.0;
 }
 
-bool serve_give_up(const struct session *session, const char *for_what, struct error *error)
+bool serve_wait_failed(const struct session *session, const char *for_what, struct error *error)
 {
     return error_set(error, "%s was given up while it waited%s", connection_name(session->channel->connection),
                      for_what);
@@ -272,13 +271,13 @@ struct wanted serve_wanted(const struct session *session, uint8_t dtype, uint64_
 {
     const struct stage *stage = shard_stage(session->server->shard, session->worker);
     struct wanted wanted = {(enum dtype)dtype, (enum dtype)dtype, since_version, false};
-    if (dtype_is_packed(wanted.dtype) && !shard_tells(session->server->shard)) {
+    if (dtype_is_packed(wanted.dtype) && !shard_compresses_answers(session->server->shard)) {
         wanted.dtype = wanted.packed = DTYPE_FLOAT32;
     }
     if (dtype == DTYPE_DIFFERENCES) {
         wanted.packed = DTYPE_BFLOAT16;
-        wanted.dtype = stage_remembers(stage) ? DTYPE_DIFFERENCES : DTYPE_BFLOAT16;
-        wanted.in_full = stage_remembers(stage) && !stage_is_known_to(stage, session->base.number);
+        wanted.dtype = stage_keeps_known(stage) ? DTYPE_DIFFERENCES : DTYPE_BFLOAT16;
+        wanted.in_full = stage_keeps_known(stage) && !stage_is_known_to(stage, session->base.number);
         wanted.since_version = wanted.in_full ? 0 : since_version;
     }
     return wanted;
@@ -337,18 +336,18 @@ bool serve_send_changes(struct session *session, enum message_type type, uint64_
     const struct ranges all = {changes->ranges, changes->range_count};
     const uint8_t *values = changes->values;
     const double deadline_s = serve_deadline();
-    const bool tells = wanted->dtype == DTYPE_DIFFERENCES;
-    struct values_cut cut = {.floats = tells ? DIFFERENCES_FLOATS : SERVE_FRAME_FLOATS,
-                             .ranges = tells ? DIFFERENCES_RANGES : FRAME_RANGES};
+    const bool is_delta = wanted->dtype == DTYPE_DIFFERENCES;
+    struct values_cut cut = {.floats = is_delta ? DIFFERENCES_FLOATS : SERVE_FRAME_FLOATS,
+                             .ranges = is_delta ? DIFFERENCES_RANGES : FRAME_RANGES};
     bool sent;
     do {
         uint64_t floats = cut_frame(&all, &cut, ranges);
         size_t bytes = floats * dtype_size(changes->dtype);
         /* The channel only reads it, but iovec has no const. */
         struct iovec bulk = {(void *)(uintptr_t)values, bytes};
-        if (tells) {
+        if (is_delta) {
             const uint16_t *halves = (const uint16_t *)(const void *)values;
-            size_t size = stage_tell(stage, session->base.number, ranges, halves, wanted->in_full, encoded);
+            size_t size = stage_encode_delta(stage, session->base.number, ranges, halves, wanted->in_full, encoded);
             bulk = (struct iovec){encoded, size};
         }
         const struct outgoing frame = {

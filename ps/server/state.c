@@ -35,7 +35,7 @@ bool server_is_past_step(struct session *session, int64_t step)
 }
 
 /* A pull that names ranges comes from a worker that waits to be selected for a round. */
-bool server_is_asked_or_past(struct session *session, int64_t step)
+bool server_is_selected_or_past(struct session *session, int64_t step)
 {
     const struct job *job = &session->server->job;
     return server_is_past_step(session, step) ||
@@ -53,7 +53,7 @@ static void wake_held(struct server *server)
     }
     *last = now;
     for (struct session *session = server->held; session; session = session->held.next) {
-        if (server_is_asked_or_past(session, session->held.pull.after_step)) {
+        if (server_is_selected_or_past(session, session->held.pull.after_step)) {
             listener_wake(&session->base);
         }
     }

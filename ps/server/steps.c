@@ -23,7 +23,7 @@ static const double LOG_AFTER_S = 2.0; /* without a coordinator */
 struct follower_exchange {
     struct follower *follower;
     struct link link;
-    bool (*talk)(struct follower_exchange *exchange, struct error *error);
+    bool (*poll_once)(struct follower_exchange *exchange, struct error *error);
     uint64_t sent_changes;
     uint8_t finite[WORKER_SET_BYTES], not_finite[WORKER_SET_BYTES];
     pthread_t thread;
@@ -40,7 +40,7 @@ struct follower {
 
 /* --- Steps --- */
 
-void server_lead(struct server *server)
+void server_apply_step(struct server *server)
 {
     struct job_step step;
     if (!server_has_step(server) || !job_take_step(&server->job, &step)) {
@@ -65,7 +65,7 @@ void server_lead(struct server *server)
 }
 
 /* Helps with the step being applied, once per step. Locked on entry and on return. */
-bool server_help(struct server *server, uint64_t *helped)
+bool server_help_step(struct server *server, uint64_t *helped)
 {
     if (!server->stepping || *helped == server->steps_begun || !shard_wants_help(server->shard)) {
         return false;
@@ -120,7 +120,7 @@ bool serve_staged(struct session *session, struct error *error)
     } else {
         job_report(&server->job, session->who.index, session->channel->frame.generation, staged->step, server->finite,
                    server->not_finite, clock_monotonic_s(), &verdict);
-        server_lead(server);
+        server_apply_step(server);
     }
     int64_t global_step = server->job.global_step;
     serve_unlock(session);
@@ -174,7 +174,7 @@ bool serve_get_aggregate(struct session *session, struct error *error)
     bool same = generation == server->job.generation;
     serve_unlock(session);
     if (!alive) {
-        return serve_give_up(session, "", error);
+        return serve_wait_failed(session, "", error);
     }
     if (!same) {
         return serve_send_error(session, request, ERROR_OLD_GENERATION, "the model was restored since", error);
@@ -196,23 +196,23 @@ static bool must_end(struct follower *follower)
 }
 
 /* Waits a limited time for something to report; false: there is nothing. */
-static bool compose(struct follower_exchange *exchange, struct message_staged *staged)
+static bool next_report(struct follower_exchange *exchange, struct message_staged *staged)
 {
     uint8_t *finite = exchange->finite, *not_finite = exchange->not_finite;
     struct server *server = exchange->follower->server;
     struct job *job = &server->job;
     server_lock(server);
-    bool news = job->changes != exchange->sent_changes && job->state == JOB_TRAINING;
-    if (!news && !exchange->follower->end && !server->leaving) {
+    bool changed = job->changes != exchange->sent_changes && job->state == JOB_TRAINING;
+    if (!changed && !exchange->follower->end && !server->leaving) {
         server_wait_step(server);
-        news = job->changes != exchange->sent_changes && job->state == JOB_TRAINING;
+        changed = job->changes != exchange->sent_changes && job->state == JOB_TRAINING;
     }
-    exchange->sent_changes = news ? job->changes : exchange->sent_changes;
+    exchange->sent_changes = changed ? job->changes : exchange->sent_changes;
     exchange->link.channel.generation = job->generation;
     *staged = (struct message_staged){.step = job->global_step};
     staged->finite.bytes = finite;
     staged->not_finite.bytes = not_finite;
-    for (int i = 0; news && i < job->worker_count; i++) {
+    for (int i = 0; changed && i < job->worker_count; i++) {
         enum aggregation_part part = aggregation_get(&job->gathered, 0, i);
         if (part == PART_HERE) {
             worker_set_put(&staged->finite, finite, i);
@@ -221,7 +221,7 @@ static bool compose(struct follower_exchange *exchange, struct message_staged *s
         }
     }
     server_unlock(server);
-    return news && staged->finite.count + staged->not_finite.count > 0;
+    return changed && staged->finite.count + staged->not_finite.count > 0;
 }
 
 /* Sent now and then while there is nothing to report, so that a dead connection is noticed before it is needed. */
@@ -238,7 +238,7 @@ static bool report(struct follower_exchange *exchange, struct error *error)
 {
     struct message_staged staged;
     uint16_t code;
-    if (!compose(exchange, &staged)) {
+    if (!next_report(exchange, &staged)) {
         return is_alive(exchange, error);
     }
     return channel_call(&exchange->link.channel, MESSAGE_staged, &staged, MESSAGE_done, clock_monotonic_s() + ANSWER_S,
@@ -259,7 +259,7 @@ static bool take_decision(struct server *server, const struct channel *channel, 
         server_lock(server);
         done = job_apply_decision(&server->job, channel->frame.generation, aggregate->step, taken) ||
                error_set(error, "the coordinator decided on gradients that are not complete here, or on none");
-        server_lead(server);
+        server_apply_step(server);
         pthread_cond_broadcast(&server->stepped);
         server_unlock(server);
     }
@@ -303,7 +303,7 @@ static bool listen_for_decision(struct follower_exchange *exchange, struct error
  * Whatever breaks, and whatever the coordinator refuses, is tried again: without the coordinator this ps can do
  * nothing.
  */
-static void *converse(void *context)
+static void *exchange_loop(void *context)
 {
     struct follower_exchange *exchange = context;
     struct link *link = &exchange->link;
@@ -318,7 +318,7 @@ static void *converse(void *context)
             opened = link->opened;
             exchange->sent_changes = 0;
         }
-        if (!exchange->talk(exchange, &error)) {
+        if (!exchange->poll_once(exchange, &error)) {
             link_lost(link, NULL);
         }
     }
@@ -327,7 +327,8 @@ static void *converse(void *context)
 }
 
 static bool start_exchange(struct follower_exchange *exchange, struct follower *follower, bool quiet,
-                           bool (*talk)(struct follower_exchange *exchange, struct error *error), struct error *error)
+                           bool (*poll_once)(struct follower_exchange *exchange, struct error *error),
+                           struct error *error)
 {
     const struct server *server = follower->server;
     const int coordinator = server->job.coordinator;
@@ -345,9 +346,9 @@ static bool start_exchange(struct follower_exchange *exchange, struct follower *
         return error_wrap(error, "cluster.ps_hosts: %s", host);
     }
     exchange->follower = follower;
-    exchange->talk = talk;
-    exchange->runs = pthread_create(&exchange->thread, NULL, converse, exchange) == 0;
-    return exchange->runs || error_set(error, "no thread to talk to %s", exchange->link.name);
+    exchange->poll_once = poll_once;
+    exchange->runs = pthread_create(&exchange->thread, NULL, exchange_loop, exchange) == 0;
+    return exchange->runs || error_set(error, "no thread for the exchange with %s", exchange->link.name);
 }
 
 bool follower_create(struct follower **out, struct server *server, struct error *error)

@@ -13,8 +13,7 @@
 
 #include "base/profile.h"
 #include "ps/shard/internal.h"
-#include "ps/store/outer.h"
-#include "ps/store/robust.h"
+#include "ps/store/rounds.h"
 
 enum { HELP_FLOATS = 64 * 1024 /* of a shard; for fewer, waking a thread takes as long as the work */ };
 
@@ -314,7 +313,7 @@ static struct broadcast *free_broadcast(struct aggregate *aggregate)
 }
 
 /* Determines which blocks change, and their places in the answer. */
-static void foresee(struct shard *shard, struct aggregate *aggregate)
+static void plan_blocks(struct shard *shard, struct aggregate *aggregate)
 {
     struct changes changes = {0};
     struct broadcast *broadcast = aggregate->broadcast;
@@ -326,7 +325,7 @@ static void foresee(struct shard *shard, struct aggregate *aggregate)
             for (int w = 0; w < aggregate->count; w++) {
                 present |= shard->stages[aggregate->workers[w]].present[i];
             }
-            bool changes_it = present || !block_rests(shard, &aggregate->step, i);
+            bool changes_it = present || !block_is_unchanged(shard, &aggregate->step, i);
             aggregate->fates[i] =
                 (unsigned char)((present ? BLOCK_HAS_GRADIENT : 0) | (changes_it ? BLOCK_CHANGES : 0));
             if (changes_it && broadcast) {
@@ -385,7 +384,7 @@ static void open_step(struct shard *shard, struct aggregate *aggregate, const in
     pthread_mutex_lock(&aggregate->lock);
     aggregate->broadcast = shard->sent_log ? NULL : free_broadcast(aggregate);
     aggregate->latest = NULL;
-    foresee(shard, aggregate);
+    plan_blocks(shard, aggregate);
     atomic_store(&aggregate->next, 0);
     aggregate->open = true;
     pthread_mutex_unlock(&aggregate->lock);

@@ -4,7 +4,7 @@
  * An answer is packed into the stage that the gradient came in: the packed data never reaches beyond the block just
  * applied, because packing leaves unchanged blocks out and adds nothing.
  *
- * With packed answers (ps/store/sent_model.h) the differences from what the workers were sent before are packed once
+ * With packed answers (ps/store/codec.h) the differences from what the workers were sent before are packed once
  * for all of them after each synchronous step, in a log of the last steps. The log takes no more memory than the sent
  * model: a worker whose version is no longer in it gets the whole sent model. It is guarded by the stripes' locks, all
  * of which a synchronous step holds: a thread that holds the first sees no step in progress.
@@ -16,8 +16,8 @@
 #include "base/finite.h"
 #include "base/profile.h"
 #include "ps/shard/internal.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/outer.h"
+#include "ps/store/codec.h"
+#include "ps/store/rounds.h"
 
 enum { SENT_VERSIONS = 256 /* in the log, at most */ };
 
@@ -108,7 +108,7 @@ bool stage_scatter(struct stage *stage, struct range range, const uint16_t *plac
     return true;
 }
 
-void stage_weigh(struct stage *stage, uint32_t examples)
+void stage_set_weight(struct stage *stage, uint32_t examples)
 {
     const struct shard *shard = stage->shard;
     stage->examples = examples;
@@ -127,7 +127,7 @@ void stage_check(struct stage *stage, const float *values, size_t count)
     stage->not_finite = stage->not_finite || !all_finite(values, count);
 }
 
-void stage_age(struct stage *stage, uint32_t staleness)
+void stage_set_staleness(struct stage *stage, uint32_t staleness)
 {
     stage->staleness = staleness;
 }
@@ -319,7 +319,7 @@ static void pack_end(struct stage *stage, uint64_t version, int64_t global_step,
     *changes = stage->changes;
 }
 
-bool stage_remembers(const struct stage *stage)
+bool stage_keeps_known(const struct stage *stage)
 {
     return stage->known;
 }
@@ -329,8 +329,8 @@ bool stage_is_known_to(const struct stage *stage, uint64_t connection)
     return stage->known_to == connection;
 }
 
-size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
-                  bool in_full, uint8_t *encoded)
+size_t stage_encode_delta(struct stage *stage, uint64_t connection, const struct ranges *ranges, const uint16_t *halves,
+                          bool in_full, uint8_t *encoded)
 {
     size_t bytes = 0;
     stage->known_to = connection;
@@ -340,7 +340,7 @@ size_t stage_tell(struct stage *stage, uint64_t connection, const struct ranges 
         size_t local;
         bool held = shard_locate(stage->shard, range, &local, &error);
         assert(held);
-        bytes += held ? bfloat16_tell(encoded + bytes, stage->known + local, halves, range.count, in_full) : 0;
+        bytes += held ? bfloat16_encode_delta(encoded + bytes, stage->known + local, halves, range.count, in_full) : 0;
         halves += range.count;
     }
     return bytes;
@@ -387,7 +387,7 @@ void shard_move_block(struct shard *shard, const struct step *step, size_t i, co
 /* True if the block changed. gradient: as for shard_move_block. */
 static bool apply_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
 {
-    if (!gradient && block_rests(shard, step, i)) {
+    if (!gradient && block_is_unchanged(shard, step, i)) {
         return false;
     }
     shard_move_block(shard, step, i, gradient);
@@ -440,7 +440,7 @@ bool shard_apply(struct shard *shard, uint32_t generation, struct stage *stage, 
     return true;
 }
 
-bool shard_tells(const struct shard *shard)
+bool shard_compresses_answers(const struct shard *shard)
 {
     return shard->sent_log;
 }
@@ -448,18 +448,18 @@ bool shard_tells(const struct shard *shard)
 bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage, uint64_t since_version,
                    enum dtype dtype, struct changes *changes)
 {
-    const bool tells = dtype_is_packed(dtype);
-    const enum store_vector vector = tells ? STORE_SENT : STORE_PARAMETERS;
-    assert(!tells || shard->sent_log);
+    const bool is_packed = dtype_is_packed(dtype);
+    const enum store_vector vector = is_packed ? STORE_SENT : STORE_PARAMETERS;
+    assert(!is_packed || shard->sent_log);
     if (!shard_walk_enter(shard, generation)) {
         return false;
     }
-    if (tells && find_sent(shard, stage, since_version, changes)) {
+    if (is_packed && find_sent(shard, stage, since_version, changes)) {
         pthread_mutex_unlock(&shard->stripes[0].lock);
         return true;
     }
-    since_version = tells ? 0 : since_version;
-    dtype = tells ? DTYPE_FLOAT32 : dtype;
+    since_version = is_packed ? 0 : since_version;
+    dtype = is_packed ? DTYPE_FLOAT32 : dtype;
     struct block_walk walk = {.version = shard->version, .global_step = shard->global_step};
     pack_begin(stage, dtype);
     for (int k = 0; k < shard->stripe_count; k++) {

@@ -9,7 +9,7 @@
  * optimizer: a push is in the mean before the next one reaches that stripe.
  */
 #include "ps/shard/internal.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 
 void buffer_forget(struct buffer *buffer)
 {

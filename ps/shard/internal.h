@@ -11,7 +11,7 @@
 
 #include "base/simulation.h"
 #include "ps/store/optimizer.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 #include "ps/shard.h"
 
 enum {
@@ -156,7 +156,7 @@ struct step {
 void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step);
 
 /* Does the block stay unchanged without a gradient? */
-static inline bool block_rests(const struct shard *shard, const struct step *step, size_t i)
+static inline bool block_is_unchanged(const struct shard *shard, const struct step *step, size_t i)
 {
     bool is_weights = shard->blocks[i].is_weights;
     return step->absent_is_noop[is_weights] || (step->fresh_is_noop[is_weights] && !shard->moved[i]);

@@ -4,7 +4,7 @@
 
 #include "base/config/diff.h"
 #include "ps/shard/internal.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 
 /* The next one has long been in force. Locked. */
 static void settle(struct schedule *schedule, int64_t now)

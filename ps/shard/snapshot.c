@@ -21,7 +21,7 @@ static bool is_order(uint64_t number)
 /* --- Locked: by snapshot_lock --- */
 
 /* Call it after every change of the table. */
-static void note_armed(struct shard *shard)
+static void update_armed(struct shard *shard)
 {
     bool armed = false;
     for (int i = 0; i < SHARD_SNAPSHOTS; i++) {
@@ -170,7 +170,7 @@ void shard_join_snapshots(struct shard *shard, struct block_walk *walk)
             snapshot->number = 0; /* its step is over */
         }
     }
-    note_armed(shard);
+    update_armed(shard);
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 
@@ -246,7 +246,7 @@ enum snapshot_state shard_snapshot(struct shard *shard, uint64_t number, int64_t
     enum snapshot_state state = answer(shard, number, at_step, atomic_load(&shard->closed), &walk);
     const struct snapshot *snapshot = find(shard, number);
     *global_step = snapshot ? snapshot->at_step : -1;
-    note_armed(shard);
+    update_armed(shard);
     pthread_mutex_unlock(&shard->snapshot_lock);
     if (walk.saves == 0) {
         pthread_mutex_unlock(&shard->stripes[0].lock);
@@ -268,7 +268,7 @@ static void drop(struct shard *shard, bool (*is_meant)(const struct snapshot *sn
             shard->snapshots[i].number = 0;
         }
     }
-    note_armed(shard);
+    update_armed(shard);
     pthread_mutex_unlock(&shard->snapshot_lock);
 }
 

@@ -51,7 +51,7 @@ enum store_vector {
     STORE_SLOT1,
     STORE_AVERAGES,
     STORE_VECTORS,              /* of a store, an engine, a checkpoint */
-    STORE_SENT = STORE_VECTORS, /* of a ps only: as it was sent to workers (ps/store/sent_model.h) */
+    STORE_SENT = STORE_VECTORS, /* of a ps only: as it was sent to workers (ps/store/codec.h) */
     STORE_PS_VECTORS
 };
 
@@ -94,5 +94,30 @@ void store_fetch(const struct store *store, const struct gradient_block *block, 
 
 /* A sink that applies each block to the store at once. */
 struct gradient_sink store_sink(struct store *store);
+
+/* --- Sums of gradients --- */
+
+/*
+ * A sink that adds up whole gradients before anything is applied: the weighted sum of the gradients of several
+ * micro-batches, or several workers, at the same parameters.
+ *
+ * The sum of contributions 0, 1, ... is, element by element, ((w0 x g0) + w1 x g1) + ..., in float32 without
+ * contraction: the same bits wherever it is computed, if contributions come in the same order. A row that a
+ * contribution leaves out is a zero gradient.
+ */
+
+/*
+ * One contribution being added to the sum. Threads that add disjoint blocks of it may share this struct or use copies;
+ * for every range, a barrier separates two contributions.
+ */
+struct collector {
+    const struct model *model;
+    float *sum;   /* [model->float_count], borrowed; padding is never written */
+    float weight; /* of this contribution: its share of the images */
+    bool first;   /* the first contribution replaces the content of `sum` */
+};
+
+/* The sink that adds a contribution's blocks, each element once. The collector must outlive it. */
+struct gradient_sink collector_sink(struct collector *collector);
 
 #endif

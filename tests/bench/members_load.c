@@ -27,7 +27,6 @@
 #include "net/handshake.h"
 #include "ps/job/job.h"
 #include "ps/store/model.h"
-#include "ps/store/placement.h"
 #include "ps/identity.h"
 
 enum { MAX_SETTINGS = 64, THREADS = 4, START_S = 300, ANSWER_S = 60, AT_A_TIME = 256, STACK = 1 << 20 };

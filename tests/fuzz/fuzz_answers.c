@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "net/message.h"
 #include "ps/rollout/manifest.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "worker/data/examples.h"
 #include "worker/remote/batch_fetcher.h"

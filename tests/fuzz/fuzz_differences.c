@@ -1,7 +1,7 @@
 /* Differences as arbitrary bytes: refused, or understood; and encoding them again is understood, too. */
 #include "tests/fuzz/fuzz.h"
 
-#include "ps/store/bfloat16.h"
+#include "ps/store/codec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
@@ -13,12 +13,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     uint16_t *known = calloc(n, sizeof *known), *again = calloc(n, sizeof *again);
     uint8_t *encoded = malloc(bfloat16_encoded_room(n));
     assert(known && again && encoded);
-    size_t took = bfloat16_learn(known, bytes + 2, size - 2, n);
+    size_t took = bfloat16_apply_delta(known, bytes + 2, size - 2, n);
     assert(took <= size - 2);
     if (took > 0) {
-        size_t takes = bfloat16_tell(encoded, again, known, n, false);
+        size_t takes = bfloat16_encode_delta(encoded, again, known, n, false);
         memset(again, 0, n * sizeof *again);
-        assert(takes <= took && bfloat16_learn(again, encoded, takes, n) == takes);
+        assert(takes <= took && bfloat16_apply_delta(again, encoded, takes, n) == takes);
         assert(memcmp(again, known, n * sizeof *known) == 0);
     }
     free(encoded);

@@ -4,9 +4,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "ps/store/int8.h"
-#include "ps/store/largest.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 
 static void read_int8(const uint8_t *bytes, size_t size)
 {

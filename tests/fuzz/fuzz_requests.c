@@ -352,7 +352,7 @@ static void decide(void)
     }
     server_lock(server);
     job_apply_decision(&server->job, server->job.generation, take_step(), taken);
-    server_lead(server);
+    server_apply_step(server);
     server_unlock(server);
 }
 

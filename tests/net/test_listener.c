@@ -7,7 +7,6 @@
 
 #include "net/admission.h"
 #include "net/credentials.h"
-#include "net/admission.h"
 #include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
 #include "tests/locks.h"

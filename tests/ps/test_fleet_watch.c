@@ -1,7 +1,7 @@
 /* A thread that queries all members' state, and what it last heard. */
 #include "tests/ps/telling.h"
 
-#include "ps/fleet_watch.h"
+#include "ps/status.h"
 #include "tests/locks.h"
 #include "tests/worker/remote/story.h"
 

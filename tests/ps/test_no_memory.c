@@ -12,10 +12,9 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "ps/fleet_watch.h"
+#include "ps/status.h"
 #include "ps/identity.h"
 #include "ps/shard.h"
-#include "ps/status_query.h"
 #include "tests/no_memory.h"
 
 static struct config config;

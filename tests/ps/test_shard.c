@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "ps/store/bfloat16.h"
+#include "ps/store/codec.h"
 
 static void run_variant(int shape, int variant, int ps_count, enum placement_policy policy, struct test_random *random)
 {
@@ -146,16 +146,17 @@ static void test_ranges_are_told_one_after_another(void **state)
     f.config.cluster.wire_dtype = WIRE_BFLOAT16;
     assert_true(shard_create(&f.shards[0], &f.model, &f.config, 0, &error));
     struct stage *stage = shard_stage(f.shards[0], 0);
-    assert_true(stage_remembers(stage));
+    assert_true(stage_keeps_known(stage));
     range_put(bytes, 0, (struct range){0, FIRST});
     range_put(bytes, 1, (struct range){528 * 2, SECOND});
     for (int times = 0; times < 3; times++) {
         for (int i = 0; i < FIRST + SECOND; i++) {
             halves[i] = (uint16_t)(times == 0 ? 37 * i : halves[i] + (times == 2));
         }
-        const size_t first = bfloat16_tell(wanted, known, halves, FIRST, false);
-        const size_t second = bfloat16_tell(wanted + first, known + FIRST, halves + FIRST, SECOND, false);
-        assert_int_equal(stage_tell(stage, 9, &(struct ranges){bytes, 2}, halves, false, encoded), first + second);
+        const size_t first = bfloat16_encode_delta(wanted, known, halves, FIRST, false);
+        const size_t second = bfloat16_encode_delta(wanted + first, known + FIRST, halves + FIRST, SECOND, false);
+        assert_int_equal(stage_encode_delta(stage, 9, &(struct ranges){bytes, 2}, halves, false, encoded),
+                         first + second);
         assert_memory_equal(encoded, wanted, first + second);
         assert_true(stage_is_known_to(stage, 9) && !stage_is_known_to(stage, 8));
     }

@@ -2,7 +2,6 @@
 #include "tests/ps/telling.h"
 
 #include "ps/status.h"
-#include "ps/status_query.h"
 #include "tests/worker/remote/story.h"
 
 static struct status_query *query;

@@ -17,7 +17,7 @@
 #include "ps/shard.h"
 #include "ps/shard/internal.h"
 #include "ps/store/optimizer.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 #include "tests/locks.h"
 #include "tests/random.h"
 

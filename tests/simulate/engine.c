@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/config.h"
-#include "ps/store/bfloat16.h"
+#include "ps/store/codec.h"
 #include "tests/simulate/exchanges.h"
 #include "tests/simulate/programs.h"
 #include "tests/simulate/setup.h"

@@ -49,19 +49,19 @@ static void check_asked(const struct job *job)
     }
 }
 
-WRAP(void, job_ask, struct job *job, double now_s)
+WRAP(void, job_select_workers, struct job *job, double now_s)
 {
-    const bool has_asked = job->has_asked;
-    __real_job_ask(job, now_s);
-    if (!has_asked && job->has_asked && setup.participation < 1) {
+    const bool has_selected = job->has_selected;
+    __real_job_select_workers(job, now_s);
+    if (!has_selected && job->has_selected && setup.participation < 1) {
         check_asked(job);
     }
 }
 
-WRAP(void, job_consider, struct job *job, double now_s)
+WRAP(void, job_try_decide, struct job *job, double now_s)
 {
     int possible, whole;
-    __real_job_consider(job, now_s);
+    __real_job_try_decide(job, now_s);
     if (setup.deadline_s > 0 && job->coordinator == job->identity.index && job->state == JOB_TRAINING && job->started &&
         !job->gathered.decided && now_s - job->asked_s >= setup.deadline_s) {
         aggregation_count(&job->gathered, job->awaited, &possible, &whole);

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/local_steps.h"

@@ -13,7 +13,7 @@
 /* cmocka needs the four headers above first. */
 #include <cmocka.h>
 
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "base/kernels.h"

@@ -14,13 +14,11 @@
 #include "base/log.h"
 #include "base/random/sampler.h"
 #include "base/threads.h"
-#include "ps/job/round.h"
-#include "ps/store/collect.h"
-#include "ps/store/model.h"
-#include "ps/store/outer.h"
-#include "ps/store/robust.h"
-#include "ps/store/sent_model.h"
+#include "ps/job/plan.h"
 #include "ps/store/store.h"
+#include "ps/store/model.h"
+#include "ps/store/rounds.h"
+#include "ps/store/codec.h"
 #include "worker/clients/partition.h"
 #include "worker/engine.h"
 #include "worker/evaluation_part.h"
@@ -34,7 +32,7 @@
 /*
  * Packed messages (cluster.wire_dtype int8, cluster.wire_top) where one process simulates many workers. Nothing is
  * sent; but what a client pushes is packed and unpacked again, and a round begins with the model as sent to clients. So
- * the bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/sent_model.h).
+ * the bits are those of a cluster with one ps (worker/remote/exchange/outbox.h, ps/store/codec.h).
  *
  * Memory: 4 bytes x floats x 6, the largest size of packed floats, and 4 bytes x floats for each client that has taken
  * part in a round, for the residual of its messages.

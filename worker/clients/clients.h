@@ -1,6 +1,6 @@
 /*
  * One process that simulates many workers: an engine whose steps are rounds (train.local_steps). In each round some of
- * the clients (all, or a share: ps/job/round.h) take their own steps from the shared model, several at a time, and the
+ * the clients (all, or a share: ps/job/plan.h) take their own steps from the shared model, several at a time, and the
  * outer optimizer applies the mean of their differences.
  *
  * The bits are those of a cluster of that many workers with the same data and the same participation: clients draw what

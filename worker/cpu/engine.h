@@ -24,7 +24,7 @@
 #include <stdatomic.h>
 
 #include "base/threads.h"
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "worker/batch_source.h"
 #include "worker/clip.h"
 #include "worker/cpu/pass.h"

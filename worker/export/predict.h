@@ -7,7 +7,6 @@
 #include <stdio.h>
 
 #include "base/budget.h"
-#include "base/budget.h"
 #include "base/error.h"
 #include "worker/data/table/encode.h"
 #include "worker/export/trained.h"

@@ -7,7 +7,7 @@
 
 #include "base/threads.h"
 #include "cuda/client.h"
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "worker/batch_source.h"
 #include "worker/gpu/engine.h"
 #include "worker/layer_placement.h"

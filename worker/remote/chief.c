@@ -18,8 +18,8 @@
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
 #include "ps/shard.h"
-#include "ps/store/outer.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/rounds.h"
+#include "ps/store/codec.h"
 #include "worker/checkpoint_ledger.h"
 #include "worker/data/table/schema.h"
 #include "worker/initial.h"
@@ -850,7 +850,7 @@ static void create_locks(struct chief *chief)
     condition_create(&chief->wake);
 }
 
-/* The sent model is not part of the model: it lies beside the checkpoints (ps/store/sent_model.h). */
+/* The sent model is not part of the model: it lies beside the checkpoints (ps/store/codec.h). */
 static bool create_sent_model(struct chief *chief, const struct config *config, struct error *error)
 {
     const size_t floats = chief->options.model->float_count;

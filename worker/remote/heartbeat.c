@@ -18,7 +18,7 @@
 #include "base/process/notify.h"
 #include "observe/observe.h"
 #include "observe/process.h"
-#include "ps/store/placement.h"
+#include "ps/store/model.h"
 
 static const double FAST_BEAT_S = 0.02;
 static const double CONNECT_S = 2.0, LEAST_CONNECT_S = 0.5; /* meanwhile the others wait */

@@ -13,7 +13,7 @@
 #include "base/process/signals.h"
 #include "net/channel.h"
 #include "observe/observe.h"
-#include "ps/job/round.h"
+#include "ps/job/plan.h"
 #include "ps/store/model.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/load.h"

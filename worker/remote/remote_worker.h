@@ -7,7 +7,7 @@
 #ifndef WORKER_REMOTE_REMOTE_WORKER_H
 #define WORKER_REMOTE_REMOTE_WORKER_H
 
-#include "ps/fleet_watch.h"
+#include "ps/status.h"
 #include "worker/batch_source.h"
 #include "worker/dataset.h"
 #include "worker/engine_choose.h"

@@ -22,7 +22,7 @@
 #include "base/trust.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 #include "worker/initial.h"
 
 enum { STEPS = 5, MAX_LOG = 1 << 20, MAX_ENVIRONMENT = 512 };

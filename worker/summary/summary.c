@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "ps/store/model.h"
 #include "ps/store/optimizer.h"
 #include "worker/data/examples.h"

@@ -21,7 +21,7 @@
 
 #include "cuda/device/device.h"
 #include "cuda/device/state.h"
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/engine.h"

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "ps/checkpoint/supervisor.h"
+#include "ps/checkpoint/folder.h"
 
 static void saves_at_multiples_of_steps(void **state)
 {

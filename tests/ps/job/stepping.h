@@ -194,7 +194,7 @@ static inline void beat(struct scene *scene, int ps, int worker, enum member_sta
 static inline void hear(struct scene *scene, int worker)
 {
     for (int ps = 0; ps < scene->ps_count; ps++) {
-        job_heard(&scene->jobs[ps], worker, (uint64_t)worker + 1, scene->now_s);
+        job_touch(&scene->jobs[ps], worker, (uint64_t)worker + 1, scene->now_s);
     }
 }
 

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "ps/job/job.h"
-#include "ps/job/round.h"
+#include "ps/job/plan.h"
 #include "tests/random.h"
 
 enum { SERVERS = 2, MEMBERS = 2000 /* by default */, ROUNDS = 60, SAVED_EVERY = 5, BEAT_TICKS = 30 };
@@ -169,7 +169,7 @@ static void say_hello(struct fleet *fleet, int i, int k)
     struct error message;
     if (!member->is_in[k] && reaches(fleet, i, k)) {
         const uint16_t refusal = job_hello(&fleet->ps[k], &who, "10.0.0.1:1", fleet->now_s, &message);
-        assert_true(refusal == 0 || refusal == JOB_ASK_AGAIN);
+        assert_true(refusal == 0 || refusal == JOB_RETRY);
         member->is_in[k] = refusal == 0;
     }
 }

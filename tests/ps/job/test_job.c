@@ -34,7 +34,7 @@ static void test_waiting_names_who_is_awaited(void **state)
     come(&scene, 1, 2);
     assert_int_equal(push_as(&scene, 1, 2, 0, 1, true).code, ERROR_NOT_READY);
     pass(&scene, 6);
-    job_heard(&scene.job, 1, 2, scene.now_s);
+    job_touch(&scene.job, 1, 2, scene.now_s);
     pass(&scene, 6);
     assert_true(told(&scene, "waiting for worker 0 (b:2222)"));
     come(&scene, 0, 1);
@@ -58,13 +58,13 @@ static void test_a_worker_heard_of_again_may_be_the_one_that_was_missing(void **
     come(&scene, 1, 2);
     restore(&scene, 1, 0, 0);
     pass(&scene, 6);
-    job_heard(&scene.job, 0, 1, scene.now_s);
+    job_touch(&scene.job, 0, 1, scene.now_s);
     pass(&scene, 6);
     assert_true(told(&scene, "worker 1"));
     come(&scene, 2, 3);
     assert_int_equal(job_present(&scene.job), 2);
     assert_false(job_ready(&scene.job, scene.now_s, message));
-    job_heard(&scene.job, 1, 2, scene.now_s);
+    job_touch(&scene.job, 1, 2, scene.now_s);
     assert_int_equal(job_present(&scene.job), 3);
     assert_true(job_ready(&scene.job, scene.now_s, message));
     job_destroy(&scene.job);
@@ -166,11 +166,11 @@ static void test_actions_never_get_too_many(void **state)
     for (int round = 0; round < 50; round++) {
         for (int i = 0; i < 4; i++) {
             const uint64_t incarnation = 100 + (uint64_t)(4 * round + i);
-            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_ASK_AGAIN);
+            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_RETRY);
             scene.now_s += 0.4;
-            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_ASK_AGAIN);
+            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_RETRY);
             scene.now_s += 0.4;
-            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_ASK_AGAIN);
+            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_RETRY);
             scene.now_s += 0.4;
             assert_int_equal(hello(&scene, i, incarnation, &message), 0);
         }
@@ -267,7 +267,7 @@ static uint16_t claim(struct scene *scene, uint64_t incarnation)
 static void begin_claimed(struct scene *scene)
 {
     begin(scene, 2);
-    assert_int_equal(claim(scene, 9), JOB_ASK_AGAIN);
+    assert_int_equal(claim(scene, 9), JOB_RETRY);
     play(scene);
 }
 
@@ -279,10 +279,10 @@ static void test_a_second_process_is_probed(void **state)
     begin_claimed(&scene);
     assert_int_equal(scene.probes, 1);
     scene.now_s += 0.3;
-    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_RETRY);
     job_pong(&scene.job, 1, 1, job_probe_nonce(&scene.job, 1));     /* another process does */
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* to an older question */
-    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_RETRY);
     scene.now_s += 0.4;
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1));     /* it answers */
     job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* followed by an older answer */
@@ -290,11 +290,11 @@ static void test_a_second_process_is_probed(void **state)
     assert_non_null(strstr(message.text, "worker 1 is already running at 10.0.0.1:2"));
     /* Another attempt; this time the process is silent. */
     scene.now_s += 5;
-    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_RETRY);
     scene.now_s += 0.49;
-    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_RETRY);
     scene.now_s += 0.49;
-    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_RETRY);
     scene.now_s += 0.03;
     assert_int_equal(claim(&scene, 9), 0);
     play(&scene);
@@ -316,8 +316,8 @@ static void test_the_last_words_of_a_dead_process_are_no_sign_of_life(void **sta
     begin_claimed(&scene);
     for (int i = 0; i < 4; i++) {
         scene.now_s += 0.24;
-        job_heard(&scene.job, 1, 2, scene.now_s);
-        assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
+        job_touch(&scene.job, 1, 2, scene.now_s);
+        assert_int_equal(claim(&scene, 9), JOB_RETRY);
     }
     scene.now_s += 0.05;
     assert_int_equal(claim(&scene, 9), 0);
@@ -331,7 +331,7 @@ static void test_a_ps_that_was_held_up_probes_anew(void **state)
     struct scene scene;
     begin_claimed(&scene);
     scene.now_s += 3;
-    assert_int_equal(claim(&scene, 9), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 9), JOB_RETRY);
     play(&scene);
     assert_int_equal(scene.probes, 2);
     scene.now_s += 0.01;
@@ -349,13 +349,13 @@ static void test_a_newcomer_that_went_away_blocks_nobody(void **state)
     struct scene scene;
     begin_claimed(&scene);
     scene.now_s += 0.3;
-    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_RETRY);
     scene.now_s += 0.3;
-    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_RETRY);
     scene.now_s += 0.45;
-    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_RETRY);
     scene.now_s += 0.45;
-    assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
+    assert_int_equal(claim(&scene, 10), JOB_RETRY);
     scene.now_s += 0.11;
     assert_int_equal(claim(&scene, 10), 0);
     job_destroy(&scene.job);
@@ -368,8 +368,8 @@ static void test_claims_are_judged_one_after_the_other(void **state)
     struct scene scene;
     begin(&scene, 2);
     for (int i = 0; i <= 10; i++) {
-        assert_int_equal(claim(&scene, 9), i < 10 ? JOB_ASK_AGAIN : 0);
-        assert_int_equal(claim(&scene, 10), JOB_ASK_AGAIN);
+        assert_int_equal(claim(&scene, 9), i < 10 ? JOB_RETRY : 0);
+        assert_int_equal(claim(&scene, 10), JOB_RETRY);
         play(&scene);
         scene.now_s += 0.101;
     }
@@ -377,7 +377,7 @@ static void test_claims_are_judged_one_after_the_other(void **state)
     assert_int_equal(scene.probes, 2);
     for (int i = 0; i < 10; i++) {
         scene.now_s += 0.101;
-        assert_int_equal(claim(&scene, 10), i < 8 ? JOB_ASK_AGAIN : 0);
+        assert_int_equal(claim(&scene, 10), i < 8 ? JOB_RETRY : 0);
     }
     job_destroy(&scene.job);
 }
@@ -408,12 +408,12 @@ static void test_leases(void **state)
     struct scene scene;
     begin(&scene, 2);
     pass(&scene, 6);
-    job_heard(&scene.job, 0, 1, scene.now_s);
+    job_touch(&scene.job, 0, 1, scene.now_s);
     pass(&scene, 5);
     assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost: not heard from for 10 s"));
     assert_int_equal(job_worker_state(&scene.job, 1), STATE_LOST);
     assert_int_equal(job_present(&scene.job), 1);
-    job_heard(&scene.job, 1, 2, scene.now_s); /* thawed */
+    job_touch(&scene.job, 1, 2, scene.now_s); /* thawed */
     assert_true(told(&scene, "worker 1 (10.0.0.1:2) responds again"));
     assert_int_equal(job_present(&scene.job), 2);
     /* A worker that the ps keeps waiting need not send anything. */

@@ -223,12 +223,12 @@ static void nobody_is_missed_after_the_end(void **state)
     scene.log[0] = '\0';
     for (int i = 0; i < 30; i++) {
         scene.now_s += 0.5;
-        job_heard(&scene.job, 0, 1, scene.now_s);
+        job_touch(&scene.job, 0, 1, scene.now_s);
         job_tick(&scene.job, scene.now_s);
         play(&scene);
     }
     assert_null(strstr(scene.log, "is lost"));
-    job_heard(&scene.job, 1, 2, scene.now_s);
+    job_touch(&scene.job, 1, 2, scene.now_s);
     job_end(&scene.job, 0, &over, scene.now_s, &verdict);
     play(&scene);
     scene.log[0] = '\0';
@@ -250,9 +250,9 @@ static void who_was_lost_is_told_to_be_back(void **state)
     lose(0);
     assert_true(told(&scene, "worker 0 (10.0.0.0:1) is lost: not heard from for 10 s; the others continue"));
     assert_int_equal(job_worker_state(&scene.job, 0), STATE_LOST);
-    job_heard(&scene.job, 0, 9, scene.now_s); /* of another process */
+    job_touch(&scene.job, 0, 9, scene.now_s); /* of another process */
     assert_true(scene.job.workers[0].lost);
-    job_heard(&scene.job, 0, 1, scene.now_s);
+    job_touch(&scene.job, 0, 1, scene.now_s);
     assert_true(told(&scene, "worker 0 (10.0.0.0:1) responds again after 13 s"));
     assert_true(scene.job.workers[0].present && !scene.job.workers[0].lost);
     lose(0);
@@ -329,7 +329,7 @@ static void who_takes_a_place_is_told_from_whom(void **state)
     (void)state;
     come(&scene, 0, 1);
     come(&scene, 1, 2);
-    while (hello(&scene, 1, 30, &message) == JOB_ASK_AGAIN) { /* the present one does not answer */
+    while (hello(&scene, 1, 30, &message) == JOB_RETRY) { /* the present one does not answer */
         scene.now_s += 0.25;
         play(&scene);
     }
@@ -338,7 +338,7 @@ static void who_takes_a_place_is_told_from_whom(void **state)
     assert_int_equal(hello(&scene, 1, 2, &message), REFUSAL_REPLACED);
     assert_string_equal(message.text, "a newer process is worker 1 now; it replaces this one");
     uint16_t refusal;
-    while ((refusal = hello(&scene, 1, 40, &message)) == JOB_ASK_AGAIN) {
+    while ((refusal = hello(&scene, 1, 40, &message)) == JOB_RETRY) {
         job_pong(&scene.job, 1, 30, job_probe_nonce(&scene.job, 1));
         scene.now_s += 0.25;
         play(&scene);
@@ -357,18 +357,18 @@ static void a_place_is_free_after_a_second(void **state)
     for (int i = 1; i <= 2; i++) {
         const double from_s = scene.now_s, every_s = i == 1 ? 0.25 : 0.5;
         const int probes = scene.probes;
-        while (hello(&scene, 0, 10 * (uint64_t)i, &message) == JOB_ASK_AGAIN) {
+        while (hello(&scene, 0, 10 * (uint64_t)i, &message) == JOB_RETRY) {
             scene.now_s += every_s;
         }
         play(&scene);
         assert_true(scene.now_s == from_s + 1);
         assert_int_equal(scene.probes, probes + 1);
     }
-    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_RETRY);
     scene.now_s += 0.75; /* it was away, or this ps stood still: it is asked again */
-    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_RETRY);
     scene.now_s += 0.25;
-    assert_int_equal(hello(&scene, 0, 30, &message), JOB_ASK_AGAIN);
+    assert_int_equal(hello(&scene, 0, 30, &message), JOB_RETRY);
 }
 
 /* --- States --- */

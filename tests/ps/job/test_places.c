@@ -42,7 +42,7 @@ static int place(struct scene *scene, uint64_t key)
 {
     struct verdict verdict;
     char text[80];
-    const int index = job_place(&scene->job, key, scene->now_s, &verdict);
+    const int index = job_assign_index(&scene->job, key, scene->now_s, &verdict);
     assert_int_equal(verdict.code, index < 0 ? ERROR_NOT_READY : 0);
     if (index < 0 && scene->config.cluster.elastic) {
         snprintf(text, sizeof text, "all %d places beyond worker_hosts are taken: raise elastic_workers", ROOM);

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "ps/job/job.h"
-#include "ps/job/round.h"
+#include "ps/job/plan.h"
 
 enum { PLACES = 10 };
 
@@ -115,7 +115,7 @@ static void pass(struct scene *scene, double seconds)
     scene->now_s += seconds;
     for (int i = 0; i < PLACES; i++) {
         if (scene->job.workers[i].present) {
-            job_heard(&scene->job, i, scene->job.workers[i].incarnation, scene->now_s);
+            job_touch(&scene->job, i, scene->job.workers[i].incarnation, scene->now_s);
         }
     }
     job_tick(&scene->job, scene->now_s);

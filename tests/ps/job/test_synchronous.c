@@ -405,7 +405,7 @@ static void test_who_is_cut_off_keeps_its_place(void **state)
     begin(&scene, 1, 2, 0, 1);
     beat(&scene, 0, 1, STATE_LOST, "has not heard from ps 1 (q:2222) for 11 s");
     const struct peer other = {.member = {MEMBER_WORKER, 1}, .incarnation = 99, .program = "trainer"};
-    assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), JOB_ASK_AGAIN);
+    assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), JOB_RETRY);
     job_pong(&scene.jobs[0], 1, 2, job_probe_nonce(&scene.jobs[0], 1));
     assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), REFUSAL_DUPLICATE);
     job_leave(&scene.jobs[0], 1, 2, "stopped", scene.now_s);

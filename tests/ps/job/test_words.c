@@ -165,11 +165,11 @@ static void what_a_job_waits_for_is_described(void **state)
     describes("waiting for 2 more workers (min_workers is 3), 2 s");
     come(&scene, 1, 2);
     describes("waiting for 1 more worker (min_workers is 3), 2 s");
-    job_keep_waiting(&scene.job, true);
+    job_hold_start(&scene.job, true);
     come(&scene, 2, 3);
     describes("waiting for all members to have the config that is being rolled out, 2 s");
     assert_false(scene.job.started);
-    job_keep_waiting(&scene.job, false);
+    job_hold_start(&scene.job, false);
     describes("");
     assert_true(told(&scene, "training begins at global step 5, with 3 of 3 workers present"));
 }
@@ -177,7 +177,7 @@ static void what_a_job_waits_for_is_described(void **state)
 static void who_is_waited_for_is_told_now_and_then(void **state)
 {
     (void)state;
-    const double every_s = JOB_WAITED_FOR_MS / 1000.0;
+    const double every_s = JOB_WAIT_LOG_MS / 1000.0;
     job_tick(&scene.job, scene.now_s + every_s - 0.1);
     play(&scene);
     assert_string_equal(scene.log, "");
@@ -194,7 +194,7 @@ static void who_is_waited_for_is_told_now_and_then(void **state)
     scene.log[0] = '\0';
     for (int i = 0; i < 5; i++) { /* nothing is waited for any more */
         scene.now_s += every_s;
-        job_heard(&scene.job, 0, 1, scene.now_s);
+        job_touch(&scene.job, 0, 1, scene.now_s);
         job_tick(&scene.job, scene.now_s);
         play(&scene);
     }

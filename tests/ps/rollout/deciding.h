@@ -36,7 +36,7 @@ static inline void say_why(struct member who, enum rollout_phase phase, const ch
 {
     const struct rollout_report report = {
         .phase = phase, .version = 1, .target = rollout.target, .ready = true, .message = why};
-    rollout_heard(&rollout, who, &report, now_s);
+    rollout_on_report(&rollout, who, &report, now_s);
 }
 
 static inline void say(struct member who, enum rollout_phase phase, double now_s)

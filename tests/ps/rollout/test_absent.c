@@ -41,7 +41,7 @@ static void say(struct member who, enum rollout_phase phase, uint64_t version, d
 {
     const struct rollout_report report = {
         .phase = phase, .version = version, .target = rollout.target, .ready = true, .message = "can't"};
-    rollout_heard(&rollout, who, &report, now_s);
+    rollout_on_report(&rollout, who, &report, now_s);
 }
 
 /* All listed members. */
@@ -196,8 +196,8 @@ static void they_say(enum rollout_phase phase, uint64_t version, bool ready, dou
 {
     const struct rollout_report report = {
         .phase = phase, .version = version, .target = rollout.target, .ready = ready, .message = ""};
-    rollout_heard(&rollout, (struct member){MEMBER_PS, 0}, &report, now_s);
-    rollout_heard(&rollout, chief, &report, now_s);
+    rollout_on_report(&rollout, (struct member){MEMBER_PS, 0}, &report, now_s);
+    rollout_on_report(&rollout, chief, &report, now_s);
     rollout_tick(&rollout, &vitals, now_s);
 }
 
@@ -205,14 +205,14 @@ static void a_job_that_waits_is_changed_at_once(void **state)
 {
     (void)state;
     begin_waiting(&live, 1);
-    assert_true(rollout_keeps_waiting(&rollout));
+    assert_true(rollout_holds_job(&rollout));
     they_say(PHASE_STAGED, 1, false, 2);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
     assert_int_equal(rollout_order_step(&rollout), 0);
-    assert_true(rollout_keeps_waiting(&rollout));
+    assert_true(rollout_holds_job(&rollout));
     they_say(PHASE_SWITCHED, 2, false, 3);
     assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    assert_false(rollout_keeps_waiting(&rollout));
+    assert_false(rollout_holds_job(&rollout));
     /* It keeps waiting: that is no worse than before, and proves nothing. */
     for (int now_s = 4; now_s < 4 + 3 * ROLLOUT_STANDING_S; now_s++) {
         they_say(PHASE_SWITCHED, 2, false, now_s);

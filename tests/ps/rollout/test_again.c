@@ -24,7 +24,7 @@ static void works(struct member who, enum rollout_phase phase, double now_s)
 {
     const struct rollout_report report = {
         .phase = phase, .version = 2, .target = 2, .ready = true, .runs_target = true, .steps = 5, .message = ""};
-    rollout_heard(&rollout, who, &report, now_s);
+    rollout_on_report(&rollout, who, &report, now_s);
 }
 
 /* Of workers that are told to restart, and of all others, who stay; the step goes on. */
@@ -197,13 +197,13 @@ static void a_model_that_may_lose_is_compared_with_one_that_knows_nothing(void *
     (void)state;
     for (int how = 0; how < 8; how++) {
         vitals = fine;
-        vitals.guess = 2.25;
+        vitals.chance_loss = 2.25;
         plan.may_lose = (how & 1) != 0;
         vitals.waits = (how & 2) != 0;
         vitals.unsure = (how & 4) != 0;
         begin(how);
         assert_true(rollout.loss_before == (how > 0 ? 2.25 : 0.5));
-        vitals.guess = 0.25; /* the larger of both */
+        vitals.chance_loss = 0.25; /* the larger of both */
         assert_true(rollout_abort(&rollout, how, message));
         begin(how);
         assert_true(rollout.loss_before == 0.5);
@@ -225,7 +225,7 @@ static void a_guess_is_not_looked_at_again_without_training(void **state)
     (void)state;
     plan.kind = ROLLOUT_JOB;
     vitals.unsure = true;
-    vitals.guess = 2;
+    vitals.chance_loss = 2;
     begin(0);
     rollout_resume(&rollout, ROLLOUT_SWITCHING, &plan, 0.75, "", 1);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include "ps/rollout/decide.h"
-#include "ps/rollout/waves.h"
 
 enum { PS = 2, WORKERS = 3, ROOM = 6 };
 
@@ -50,7 +49,7 @@ static void say(struct member who, enum rollout_phase phase, uint64_t version, d
                                           .runs_target = version == 2,
                                           .steps = (int64_t)(now_s * 100),
                                           .message = ""};
-    rollout_heard(&rollout, who, &report, now_s);
+    rollout_on_report(&rollout, who, &report, now_s);
 }
 
 static void listed_say(enum rollout_phase phase, uint64_t version, double now_s)
@@ -249,7 +248,7 @@ static void who_is_no_canary_is_let_go(void **state)
         rollout.wave_s = 100;
         rollout.wave = is_later ? 2 : 1; /* the chief has the first place, and the guest the second one */
         rollout.is_first_wave = !is_later;
-        members_let_go(&rollout, 110);
+        members_drop_silent(&rollout, 110);
         assert_false(member(guest)->takes_part);
     }
 }
@@ -327,11 +326,11 @@ static void what_is_said_of_another_rollout_is_nothing(void **state)
     (void)state;
     listed_say(PHASE_NONE, 1, 0);
     begin(&live, 0);
-    rollout_heard(&rollout, last, &of_another, 1);
+    rollout_on_report(&rollout, last, &of_another, 1);
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
     assert_int_equal(member(last)->phase, PHASE_NONE);
-    rollout_heard(&rollout, (struct member){MEMBER_WORKER, 99}, &of_another, 1); /* who is not there says nothing */
-    rollout_heard(&rollout, (struct member){MEMBER_OPERATOR, 0}, &of_another, 1);
+    rollout_on_report(&rollout, (struct member){MEMBER_WORKER, 99}, &of_another, 1); /* who is not there says nothing */
+    rollout_on_report(&rollout, (struct member){MEMBER_OPERATOR, 0}, &of_another, 1);
     assert_true(rollout_abort(&rollout, 2, message));
     say(last, PHASE_STAGED, 1, 3); /* nor does anybody of one that is over */
     assert_int_equal(member(last)->phase, PHASE_NONE);
@@ -408,11 +407,11 @@ static void what_goes_on_is_kept(void **state)
     (void)state;
     listed_say(PHASE_NONE, 1, 0);
     begin(&program, 0);
-    assert_false(rollout_go_on(&rollout, 0, message));
+    assert_false(rollout_continue(&rollout, 0, message));
     rollout.state = ROLLOUT_SWITCHING;
     rollout.is_paused = true;
     const uint64_t changes = rollout.changes;
-    assert_true(rollout_go_on(&rollout, 5, message));
+    assert_true(rollout_continue(&rollout, 5, message));
     assert_true(rollout.changes > changes && !rollout.is_paused && rollout.wave_s == 5);
 }
 
@@ -441,7 +440,7 @@ static void a_job_that_trained_must_go_on(void **state)
     begin(&live, 0);
     vitals.waits = true;
     tick(1);
-    assert_false(rollout.waits || rollout_keeps_waiting(&rollout));
+    assert_false(rollout.waits || rollout_holds_job(&rollout));
 }
 
 /* What is tried is saved, too, before the last step is looked at; and all have their minute from the order on. */
@@ -524,7 +523,7 @@ static void the_saved_job_restarts(void **state)
     for (int i = 0; i < WORKERS; i++) {
         say((struct member){MEMBER_WORKER, i}, i == 0 ? PHASE_SAVED : PHASE_SWITCHED, 2, 2);
     }
-    rollout_heard(&rollout, last, &unwell, 2);
+    rollout_on_report(&rollout, last, &unwell, 2);
     tick(2);
     assert_int_equal(rollout.ps_turn, PS_RESTARTS);
     rollout.ps_turn = PS_WAITS_FOR_SAVE;

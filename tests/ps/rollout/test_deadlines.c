@@ -35,7 +35,7 @@ static void others_are_in(struct member silent, uint64_t version, enum rollout_p
         const struct rollout_report report = {
             .phase = phase, .version = version, .target = 2, .ready = true, .message = ""};
         if (who.role != silent.role || who.index != silent.index) {
-            rollout_heard(&rollout, who, &report, now_s);
+            rollout_on_report(&rollout, who, &report, now_s);
         }
     }
 }
@@ -52,7 +52,7 @@ static void last_is(uint64_t version, bool ready, double now_s)
 {
     const struct rollout_report report = {
         .phase = PHASE_SWITCHED, .version = version, .target = 2, .ready = ready, .message = ""};
-    rollout_heard(&rollout, last, &report, now_s);
+    rollout_on_report(&rollout, last, &report, now_s);
 }
 
 /* Live, watched from 0 on. */
@@ -228,7 +228,7 @@ static void a_bad_loss_holds_the_next_wave(void **state)
     tick(0);
     for (int i = 0; i <= 6; i++) {
         others_are_in(last, 1, PHASE_STAGED, i);
-        rollout_heard(
+        rollout_on_report(
             &rollout, last,
             &(struct rollout_report){.phase = PHASE_SWITCHED, .version = 2, .target = 2, .ready = true, .message = ""},
             i);
@@ -322,7 +322,7 @@ static void what_a_waiting_job_does_not_restore(void **state)
     vitals.training = false; /* it has begun to restore */
     tick(ROLLOUT_STAGE_S - 0.25);
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
-    assert_true(rollout_keeps_waiting(&rollout));
+    assert_true(rollout_holds_job(&rollout));
     all_say(PHASE_STAGED, ROLLOUT_STAGE_S);
     tick(ROLLOUT_STAGE_S);
     gives_up(ROLLOUT_IDLE, "worker 0 did not restore the model within 60 s");
@@ -333,14 +333,14 @@ static void staging_is_extended_by_what_moves_and_nothing_else_is(void **state)
 {
     (void)state;
     begin(ROLLOUT_LIVE);
-    rollout_moves(&rollout, 30);
+    rollout_note_transfer(&rollout, 30);
     all_say(PHASE_NONE, 60);
     tick(30 + ROLLOUT_STAGE_S - 0.25);
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
     tick(30 + ROLLOUT_STAGE_S);
     gives_up(ROLLOUT_IDLE, "ps 0 did not stage it within 60 s");
     watch_from_0();
-    rollout_moves(&rollout, 4);
+    rollout_note_transfer(&rollout, 4);
     vitals.global_step += 10;
     all_say(PHASE_SWITCHED, 5);
     tick(5);
@@ -585,7 +585,7 @@ static void who_does_not_come_back_in_time(void **state)
     for (int now_s = 1; now_s < 5 + ROLLOUT_RETURN_S; now_s++) {
         vitals.global_step += 10;
         others_are_in(last, 2, PHASE_SWITCHED, now_s);
-        rollout_heard(&rollout, last, &unwell, now_s);
+        rollout_on_report(&rollout, last, &unwell, now_s);
         tick(now_s);
         assert_int_equal(rollout.state, ROLLOUT_WATCHING);
     }
@@ -601,14 +601,14 @@ static void all_deadlines_wait_for_a_leader_that_stood_still(void **state)
     (void)state;
     restart_from_0();
     others_are_in(last, 2, PHASE_STAGED, 50);
-    rollout_stood_still(&rollout, 100);
+    rollout_extend_deadlines(&rollout, 100);
     tick(100 + ROLLOUT_SWITCH_S - 0.25);
     assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
     tick(100 + ROLLOUT_SWITCH_S);
     gives_up(ROLLOUT_GOING_BACK, "worker 2 did not restart within 60 s");
 
     begin(ROLLOUT_LIVE);
-    rollout_stood_still(&rollout, 100);
+    rollout_extend_deadlines(&rollout, 100);
     tick(100 + ROLLOUT_STAGE_S - 0.25);
     assert_int_equal(rollout.state, ROLLOUT_STAGING);
     tick(100 + ROLLOUT_STAGE_S);
@@ -616,7 +616,7 @@ static void all_deadlines_wait_for_a_leader_that_stood_still(void **state)
 
     watch_from_0();
     rollout.healthy_s = 1000;
-    rollout_stood_still(&rollout, 100);
+    rollout_extend_deadlines(&rollout, 100);
     tick(100 + ROLLOUT_IDLE_TIMEOUT_S - 0.25);
     all_say(PHASE_SWITCHED, 100 + ROLLOUT_STANDING_S - 0.25);
     tick(100 + ROLLOUT_STANDING_S - 0.25);
@@ -627,7 +627,7 @@ static void all_deadlines_wait_for_a_leader_that_stood_still(void **state)
     leave(NULL);
     assert_int_equal(enter(NULL), 0);
     say(last, PHASE_NONE, 0);
-    rollout_stood_still(&rollout, 100);
+    rollout_extend_deadlines(&rollout, 100);
     assert_true(rollout_is_here(&rollout.members[rollout.count - 1], 100));
     assert_false(rollout_is_here(&rollout.members[rollout.count - 1], 110));
     assert_false(rollout_is_here(&rollout.members[0], 100));
@@ -666,7 +666,7 @@ static void each_change_of_state_is_seen_by_the_host(void **state)
     say(chief, PHASE_RESTORED, 3);
     tick(3);
     assert_true(rollout.changes > changes);
-    assert_false(rollout_go_on(&rollout, 3, message));
+    assert_false(rollout_continue(&rollout, 3, message));
     assert_string_equal(message, "there is no rollout that is paused: it is idle");
 }
 

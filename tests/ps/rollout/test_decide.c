@@ -235,7 +235,7 @@ static void losses_are_compared_with_those_of_the_model_that_is_changed(void **s
     (void)state;
     struct rollout_vitals vitals = fine, unsure = fine;
     unsure.loss = 0.1;
-    unsure.guess = 2.3;
+    unsure.chance_loss = 2.3;
     unsure.unsure = true;
 
     /* No loss is known from before the switch: an untrained model's counts instead. */
@@ -268,7 +268,7 @@ static void losses_are_compared_with_those_of_the_model_that_is_changed(void **s
     assert_goes_back(4);
 
     /* A loss of unknown origin: it must stay finite. */
-    unsure.guess = INFINITY;
+    unsure.chance_loss = INFINITY;
     begin_with(&unsure);
     all_say(PHASE_STAGED, 0.5);
     rollout_tick(&rollout, &unsure, 0.5);
@@ -367,7 +367,7 @@ static void a_watch_waits_for_members_that_are_not_ready(void **state)
     watch_from_1();
     for (int second = 2; second < 12; second++) {
         all_say(PHASE_SWITCHED, second);
-        rollout_heard(&rollout, chief, &absent, second);
+        rollout_on_report(&rollout, chief, &absent, second);
         vitals.global_step += 10;
         rollout_tick(&rollout, &vitals, second);
         assert_int_equal(rollout.state, ROLLOUT_WATCHING);
@@ -382,7 +382,7 @@ static void a_leader_that_stood_still_blames_nobody(void **state)
     for (int told = 0; told < 2; told++) {
         watch_from_1();
         if (told) {
-            rollout_stood_still(&rollout, 30);
+            rollout_extend_deadlines(&rollout, 30);
         }
         vitals.global_step += 10;
         rollout_tick(&rollout, &vitals, 31.1);
@@ -432,7 +432,7 @@ static void is_in(struct member who, uint64_t version, bool ready, double now_s)
 {
     const struct rollout_report report = {
         .phase = PHASE_STAGED, .version = version, .target = rollout.target, .ready = ready, .message = ""};
-    rollout_heard(&rollout, who, &report, now_s);
+    rollout_on_report(&rollout, who, &report, now_s);
 }
 
 static void all_are_in(uint64_t version, double now_s)

@@ -282,19 +282,19 @@ static void machines_keep_what_is_their_own(void **state)
     struct error error;
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         const struct manifest_config bad = {.local = own[i], .local_size = strlen(own[i])};
-        assert_false(manifest_spares_machines(&(struct manifest){.target = bad}, &error));
+        assert_false(manifest_is_portable(&(struct manifest){.target = bad}, &error));
         assert_non_null(strstr(error.text, "target sets "));
         assert_non_null(strstr(error.text, "belongs to each machine and can't be rolled out"));
-        assert_false(manifest_spares_machines(&(struct manifest){.fallback = bad}, &error));
+        assert_false(manifest_is_portable(&(struct manifest){.fallback = bad}, &error));
         assert_non_null(strstr(error.text, "fallback sets "));
     }
     const char *fine =
         "{\"train\":{\"num_threads\":2,\"device\":\"cpu\"},\"data\":{\"data_dir\":\"d\",\"memory_mb\":9}}";
     const struct manifest_config good = {.local = fine, .local_size = strlen(fine)};
-    assert_true(manifest_spares_machines(&(struct manifest){.target = good, .fallback = good}, &error));
-    assert_true(manifest_spares_machines(&(struct manifest){.target = good}, &error));
+    assert_true(manifest_is_portable(&(struct manifest){.target = good, .fallback = good}, &error));
+    assert_true(manifest_is_portable(&(struct manifest){.target = good}, &error));
     const struct manifest_config torn = {.local = fine, .local_size = 9};
-    assert_false(manifest_spares_machines(&(struct manifest){.target = torn}, &error));
+    assert_false(manifest_is_portable(&(struct manifest){.target = torn}, &error));
 }
 
 /* Exactly as large as the header says. */

@@ -152,7 +152,7 @@ static void talk(int i)
                                           .steps = 1 + (int64_t)process->steps,
                                           .message = process->phase == PHASE_FAILED ? "it can't" : ""};
     process->steps += TICK_S * (in_target && process->fate == IS_SLOW ? 20 : 100);
-    rollout_heard(&world.rollout, who_is(i), &report, world.now_s);
+    rollout_on_report(&world.rollout, who_is(i), &report, world.now_s);
     if (world.rollout.changes == world.changes || world.rollout.state != ROLLOUT_IDLE) {
         obey(process, order_for(i));
     }
@@ -261,7 +261,7 @@ static void tick(void)
     world.vitals.global_step += world.members[1].up ? 50 : 0;
     if (world.rollout.is_paused && perhaps(40)) {
         (void)(perhaps(3) ? rollout_abort(&world.rollout, world.now_s, message)
-                          : rollout_go_on(&world.rollout, world.now_s, message));
+                          : rollout_continue(&world.rollout, world.now_s, message));
     }
     rollout_tick(&world.rollout, &world.vitals, world.now_s);
     store();

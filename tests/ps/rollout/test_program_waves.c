@@ -52,7 +52,7 @@ static int enter_with(int room)
     const struct rollout_report here = {.version = 1, .ready = true, .message = ""};
     bool done = rollout_create(&fleet.rollout, PS, WORKERS, room);
     for (int i = 0; done && i < PS + room; i++) { /* otherwise it would count as off */
-        rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
+        rollout_on_report(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
     }
     return !done || !rollout_begin(&fleet.rollout, &plan, &fleet.vitals, 0, message);
 }
@@ -116,7 +116,7 @@ static void say(int i)
     if (fleet.silent[i]) {
         return;
     }
-    rollout_heard(&fleet.rollout, who, &report, fleet.now_s);
+    rollout_on_report(&fleet.rollout, who, &report, fleet.now_s);
 }
 
 static int count(int first, int last)
@@ -273,10 +273,10 @@ static void staging_takes_as_long_as_the_program_moves(void **state)
     (void)state;
     for (int i = 0; i < 100; i++) {
         fleet.now_s += 30;
-        rollout_moves(&fleet.rollout, fleet.now_s);
+        rollout_note_transfer(&fleet.rollout, fleet.now_s);
         for (int k = 0; k < ALL; k++) {
             const struct rollout_report nothing_yet = {.version = 1, .target = 2, .ready = true, .message = ""};
-            rollout_heard(&fleet.rollout, fleet.rollout.members[k].who, &nothing_yet, fleet.now_s);
+            rollout_on_report(&fleet.rollout, fleet.rollout.members[k].who, &nothing_yet, fleet.now_s);
         }
         rollout_tick(&fleet.rollout, &fleet.vitals, fleet.now_s);
         assert_int_equal(fleet.rollout.state, ROLLOUT_STAGING);
@@ -322,7 +322,7 @@ static void begin_with_a_canary_that_comes_and_goes(void)
     for (int i = 0; i < ROOM; i++) {
         fleet.silent[i] = i > SECOND && i < ALL;
         if (!fleet.silent[i] && i != SECOND) {
-            rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
+            rollout_on_report(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
         }
     }
     fleet.architecture[SECOND] = fleet.architecture[ALL] = 1;
@@ -343,7 +343,7 @@ static void who_comes_late_is_no_canary(void **state)
     for (int i = 0; i < ROOM; i++) {
         fleet.silent[i] = i > SECOND;
         if (i < SECOND) {
-            rollout_heard(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
+            rollout_on_report(&fleet.rollout, fleet.rollout.members[i].who, &here, 0);
         }
     }
     fleet.architecture[SECOND] = fleet.architecture[ALL] = 1;
@@ -581,8 +581,8 @@ static void the_first_that_fails_pauses_the_rollout(void **state)
     rollout_describe(&fleet.rollout, text, sizeof text);
     assert_non_null(strstr(text, "version 2 is paused"));
     assert_non_null(strstr(text, "worker 6: it failed"));
-    assert_true(rollout_go_on(&fleet.rollout, fleet.now_s, message));
-    assert_false(rollout_go_on(&fleet.rollout, fleet.now_s, message));
+    assert_true(rollout_continue(&fleet.rollout, fleet.now_s, message));
+    assert_false(rollout_continue(&fleet.rollout, fleet.now_s, message));
     most_until_its_end();
     assert_int_equal(fleet.rollout.outcome, OUTCOME_DONE);
     assert_int_equal(count(0, ALL), ALL - 1);
@@ -644,7 +644,7 @@ static void one_more_than_the_budget_and_all_go_back(void **state)
     for (int i = 0; i < 800 && fleet.rollout.state != ROLLOUT_IDLE; i++) {
         char message[256];
         tick();
-        rollout_go_on(&fleet.rollout, fleet.now_s, message); /* the operator insists */
+        rollout_continue(&fleet.rollout, fleet.now_s, message); /* the operator insists */
     }
     assert_int_equal(fleet.rollout.outcome, OUTCOME_WENT_BACK);
     assert_int_equal(count(0, ALL), 0);

@@ -10,7 +10,6 @@
 #include <math.h>
 
 #include "ps/rollout/decide.h"
-#include "ps/rollout/waves.h"
 
 enum { PS = 2, WORKERS = 10 };
 
@@ -173,36 +172,36 @@ static void only_workers_of_later_waves_are_borne(void **state)
     const uint64_t changes = rollout.changes;
     rollout.waves.budget = 2;
     strcpy(rollout.reason, "it failed");
-    assert_false(waves_bear(&rollout, &worker[0])); /* it saves the job */
-    assert_false(waves_bear(&rollout, &rollout.members[1]));
+    assert_false(waves_within_budget(&rollout, &worker[0])); /* it saves the job */
+    assert_false(waves_within_budget(&rollout, &rollout.members[1]));
     rollout.is_first_wave = true;
-    assert_false(waves_bear(&rollout, &worker[9]));
+    assert_false(waves_within_budget(&rollout, &worker[9]));
     rollout.is_first_wave = false;
     rollout.ps_turn = PS_WAITS_FOR_SAVE;
-    assert_false(waves_bear(&rollout, &worker[9]));
+    assert_false(waves_within_budget(&rollout, &worker[9]));
     rollout.ps_turn = PS_STAYS;
     rollout.state = ROLLOUT_WATCHING;
-    assert_false(waves_bear(&rollout, &worker[9]));
+    assert_false(waves_within_budget(&rollout, &worker[9]));
     rollout.state = ROLLOUT_SWITCHING;
     rollout.kind = ROLLOUT_JOB;
-    assert_false(waves_bear(&rollout, &worker[9]));
+    assert_false(waves_within_budget(&rollout, &worker[9]));
     rollout.kind = ROLLOUT_LOCAL;
     rollout.waves.budget = 0;
-    assert_false(waves_bear(&rollout, &worker[9]));
+    assert_false(waves_within_budget(&rollout, &worker[9]));
     rollout.waves.budget = 2;
     assert_false(rollout.is_paused);
     assert_int_equal(rollout.changes, changes);
-    assert_true(waves_bear(&rollout, &worker[9]));
+    assert_true(waves_within_budget(&rollout, &worker[9]));
     assert_true(rollout.is_paused && worker[9].is_out);
     assert_string_equal(rollout.pause, "it failed");
     assert_int_equal(rollout.changes, changes + 1);
-    assert_true(waves_bear(&rollout, &worker[9])); /* the same again costs no more */
+    assert_true(waves_within_budget(&rollout, &worker[9])); /* the same again costs no more */
     assert_int_equal(rollout.changes, changes + 1);
     worker[8].who.index = ROLLOUT_MAX_LISTED; /* what is beyond the list can't be noted as off */
-    assert_false(waves_bear(&rollout, &worker[8]));
+    assert_false(waves_within_budget(&rollout, &worker[8]));
     worker[8].who.index = ROLLOUT_MAX_LISTED - 1;
-    assert_true(waves_bear(&rollout, &worker[8]));
-    assert_false(waves_bear(&rollout, &worker[7]));
+    assert_true(waves_within_budget(&rollout, &worker[8]));
+    assert_false(waves_within_budget(&rollout, &worker[7]));
     assert_false(worker[7].is_out);
 }
 
@@ -210,28 +209,28 @@ static void a_budget_of_one_bears_one(void **state)
 {
     (void)state;
     rollout.waves.budget = 1;
-    assert_true(waves_bear(&rollout, &worker[9]));
-    assert_false(waves_bear(&rollout, &worker[8]));
+    assert_true(waves_within_budget(&rollout, &worker[9]));
+    assert_false(waves_within_budget(&rollout, &worker[8]));
 }
 
 static void a_pause_ends_once_nobody_is_out(void **state)
 {
     (void)state;
-    assert_false(waves_pause(&rollout));
+    assert_false(waves_is_paused(&rollout));
     rollout.is_paused = true;
     worker[3].is_out = true;
     const uint64_t changes = rollout.changes;
-    assert_true(waves_pause(&rollout));
+    assert_true(waves_is_paused(&rollout));
     assert_int_equal(rollout.changes, changes);
     worker[3].is_out = false;
-    assert_false(waves_pause(&rollout));
+    assert_false(waves_is_paused(&rollout));
     assert_false(rollout.is_paused);
     assert_int_equal(rollout.changes, changes + 1);
-    assert_false(waves_pause(&rollout));
+    assert_false(waves_is_paused(&rollout));
     assert_int_equal(rollout.changes, changes + 1);
     worker[3].is_out = true; /* one that takes no part holds up nobody */
     worker[3].takes_part = false;
-    assert_false(waves_pause(&rollout));
+    assert_false(waves_is_paused(&rollout));
 }
 
 static void who_is_left_behind_is_off_and_frees_its_place(void **state)
@@ -241,7 +240,7 @@ static void who_is_left_behind_is_off_and_frees_its_place(void **state)
     worker[9].is_out = worker[2].is_out = true; /* places 0 and 7 */
     worker[1].is_out = true;
     worker[1].takes_part = false; /* it has left by itself */
-    waves_leave_behind(&rollout);
+    waves_exclude_failed(&rollout);
     assert_int_equal(rollout.wave, 3);
     assert_false(worker[9].takes_part || worker[9].awaited || worker[2].takes_part || worker[2].awaited);
     assert_true(worker[1].awaited && worker[3].takes_part);
@@ -257,7 +256,7 @@ static void only_a_place_in_the_wave_is_freed(void **state)
     (void)state;
     rollout.wave = 4;
     worker[9].is_out = worker[8].is_out = worker[5].is_out = true; /* places 0, 1 and 4 */
-    waves_leave_behind(&rollout);
+    waves_exclude_failed(&rollout);
     assert_int_equal(rollout.wave, 2);
 }
 
@@ -269,7 +268,7 @@ static void who_is_left_behind_is_noted_by_its_number(void **state)
         rollout.absent = (struct rollout_absent){{0}};
         worker[5].who.index = numbers[i];
         worker[5].is_out = worker[5].takes_part = true;
-        waves_leave_behind(&rollout);
+        waves_exclude_failed(&rollout);
         for (int k = 0; k < ROLLOUT_MAX_LISTED; k++) {
             assert_int_equal(rollout_is_absent(&rollout.absent, (struct member){MEMBER_WORKER, k}), k == numbers[i]);
         }
@@ -282,7 +281,7 @@ static void hear(int index, int64_t steps, bool of_target, double now_s)
 {
     worker[index].steps = steps;
     worker[index].runs_target = of_target;
-    pace_heard(&rollout, &worker[index], now_s);
+    pace_on_report(&rollout, &worker[index], now_s);
 }
 
 static void a_pace_is_known_after_ten_steps_and_a_second(void **state)

@@ -135,7 +135,7 @@ static void a_job_waits_until_its_config_has_come_to_all(void **state)
                 rollout.step = 1200;
                 const bool waits = kind == ROLLOUT_LIVE && rollout.waited &&
                                    (at == ROLLOUT_STAGING || (at == ROLLOUT_SWITCHING && rollout.at_once));
-                assert_int_equal(rollout_keeps_waiting(&rollout), waits);
+                assert_int_equal(rollout_holds_job(&rollout), waits);
                 assert_int_equal(rollout_order_step(&rollout), at == ROLLOUT_SWITCHING && !rollout.at_once ? 1200 : 0);
             }
         }
@@ -226,12 +226,12 @@ static void ps_0_goes_last_where_all_go(void **state)
     rollout.brings_program = true;
     assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
     assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_PS, 1}), ORDER_RESTART);
-    rollout.leader_may_go = true;
+    rollout.leader_may_restart = true;
     assert_int_equal(rollout_order(&rollout, leader), ORDER_RESTART);
-    rollout.brings_program = rollout.leader_may_go = false;
+    rollout.brings_program = rollout.leader_may_restart = false;
     be(ROLLOUT_JOB, ROLLOUT_GOING_BACK);
     assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
-    rollout.leader_may_go = true;
+    rollout.leader_may_restart = true;
     assert_int_equal(rollout_order(&rollout, leader), ORDER_RETURN);
 }
 

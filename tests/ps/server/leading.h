@@ -89,24 +89,11 @@ bool agent_knows(struct agent *ours, const char *digest)
     return agent.known && strcmp(agent.known, digest) == 0;
 }
 
-/* What it would take, of which shard and for how many; and what this machine has. */
+/* What this machine has. */
 static struct {
-    size_t wanted;
     uint64_t there;
     bool is_known;
-    int ps, connections, inputs, outputs, layers;
 } memory;
-
-size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
-{
-    (void)config;
-    memory.ps = ps;
-    memory.connections = connections;
-    memory.inputs = model->widths[0];
-    memory.outputs = model->widths[model->layer_count];
-    memory.layers = model->layer_count;
-    return memory.wanted;
-}
 
 bool __wrap_memory_for_this_process(uint64_t *bytes);
 bool __wrap_memory_for_this_process(uint64_t *bytes)

@@ -64,7 +64,7 @@ static inline void serving_tick(void)
     do {
         server_lock(server);
         more = job_tick(&server->job, serving.now_s);
-        server_lead(server);
+        server_apply_step(server);
         server_unlock(server);
     } while (more);
 }
@@ -408,7 +408,7 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
     server_lock(server);
     while (!guest) {
         refusal = job_hello(&server->job, &peer, "10.0.0.1:1", serving.now_s, &message);
-        if (refusal != JOB_ASK_AGAIN) {
+        if (refusal != JOB_RETRY) {
             break;
         }
         server_wait(server);

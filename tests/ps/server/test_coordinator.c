@@ -26,7 +26,7 @@ static void vitals_are_of_the_worst_worker(void **state)
     struct rollout_vitals vitals = coordinator_vitals(coordinator);
     assert_true(vitals.training && !vitals.waits && !vitals.over && !vitals.in_step);
     assert_true(vitals.loss == 2.5);
-    assert_true(fabs(vitals.guess - log(3)) < 1e-9);
+    assert_true(fabs(vitals.chance_loss - log(3)) < 1e-9);
     assert_false(vitals.unsure);
     assert_int_equal(vitals.global_step, 102);
     assert_int_equal(vitals.generation, serving.server.job.generation);
@@ -51,7 +51,7 @@ static void vitals_are_of_the_worst_worker(void **state)
     assert_true(isnan(coordinator_vitals(coordinator).loss));
     serving.server.job.workers[WORKERS].present = false;
     serving.config.train.loss = LOSS_MSE;
-    assert_true(isinf(coordinator_vitals(coordinator).guess));
+    assert_true(isinf(coordinator_vitals(coordinator).chance_loss));
     serving.config.train.loss = LOSS_SOFTMAX;
     serving.config.cluster.pipeline_depth = 2;
     assert_int_equal(coordinator_vitals(coordinator).under_way, 3);
@@ -248,24 +248,33 @@ static bool has_room(const struct config *then, struct error *error)
     return agent.options.host.check(agent.options.host.context, then, error);
 }
 
+/* There is room for it from exactly as many bytes on. */
+static void has_room_from(const struct config *then, size_t wanted)
+{
+    struct error error = {""};
+    char expected[100];
+    memory.is_known = true;
+    memory.there = wanted;
+    assert_true(has_room(then, &error));
+    memory.there--;
+    assert_false(has_room(then, &error));
+    snprintf(expected, sizeof expected, "it would need %zu MiB of memory here, but there are %zu", wanted >> 20,
+             (wanted - 1) >> 20);
+    assert_true(is_told(error.text, expected));
+}
+
 static void a_ps_knows_what_it_has_room_for(void **state)
 {
     struct config then;
+    struct model model;
     struct error error = {""};
     (void)state;
     begin(1, text_of(1, 0.5, ""));
     char *text = text_of(2, 0.25, ",\"elastic\":true,\"elastic_workers\":4");
     assert_true(config_parse(&then, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
-    memory.wanted = (size_t)5 << 20;
     assert_true(has_room(&then, &error)); /* nobody knows what is there */
-    assert_int_equal(memory.ps, 1);
-    assert_int_equal(memory.connections, WORKERS + 4);
-    memory.is_known = true;
-    memory.there = memory.wanted;
-    assert_true(has_room(&then, &error));
-    memory.there--;
-    assert_false(has_room(&then, &error));
-    assert_true(is_told(error.text, "it would need 5 MiB of memory here, but there are 4"));
+    model_layout(&model, &serving.config.model);
+    has_room_from(&then, server_memory(&model, &then, 1, WORKERS + 4));
     config_free(&then);
     end();
 }
@@ -274,14 +283,20 @@ static void a_ps_knows_what_it_has_room_for(void **state)
 static void a_model_without_ends_is_measured_with_the_present_ones(void **state)
 {
     struct config then;
+    struct model model;
     struct error error;
     static const char text[] = "{\"fleet\":{\"version\":2},\"model\":{\"hidden\":[50,60]}}";
     (void)state;
     begin(0, text_of(1, 0.5, ""));
     assert_true(config_parse(&then, "test", (const uint8_t *)text, sizeof text - 1, NULL, 0, &error));
-    assert_true(has_room(&then, &error));
-    assert_int_equal(memory.layers, 3);
-    assert_true(memory.inputs == 6 && memory.outputs == 3);
+    then.cluster.ps_hosts.count = 1; /* nothing else of it matters */
+    then.cluster.worker_hosts.count = WORKERS;
+    struct config_model fitted = then.model;
+    memcpy(fitted.layers, (int[]){6, 50, 60, 3}, 4 * sizeof(int));
+    fitted.layer_count = 4;
+    model_layout(&model, &fitted);
+    has_room_from(&then, server_memory(&model, &then, 0, WORKERS));
+    then.cluster.ps_hosts.count = then.cluster.worker_hosts.count = 0;
     config_free(&then);
     end();
 }
@@ -310,29 +325,30 @@ static void members_of_either_version_are_let_in(void **state)
     operator_comes();
     digest_of(1, 0.5, "", before);
     digest_of(2, 0.25, "", after);
-    assert_false(coordinator_knows(coordinator, before));
-    assert_false(coordinator_knows(coordinator, after));
-    assert_false(coordinator_knows(coordinator, ""));
+    assert_false(coordinator_knows_digest(coordinator, before));
+    assert_false(coordinator_knows_digest(coordinator, after));
+    assert_false(coordinator_knows_digest(coordinator, ""));
     agent.known = "beef";
-    assert_true(coordinator_knows(coordinator, "beef"));
+    assert_true(coordinator_knows_digest(coordinator, "beef"));
     all_come();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
-    assert_true(coordinator_knows(coordinator, before));
-    assert_true(coordinator_knows(coordinator, after));
-    assert_false(coordinator_knows(coordinator, "00"));
+    assert_true(coordinator_knows_digest(coordinator, before));
+    assert_true(coordinator_knows_digest(coordinator, after));
+    assert_false(coordinator_knows_digest(coordinator, "00"));
     word(false, 2, "north", 0, secret_key);
     coordinator_tick(coordinator);
     sign(1, 0.5, 3, 0.25, ",\"issync\":true", secret_key); /* the whole job: no member works with the other version */
     accepted();
     digest_of(3, 0.25, ",\"issync\":true", after);
-    assert_false(coordinator_knows(coordinator, before));
-    assert_false(coordinator_knows(coordinator, after));
-    assert_true(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS - 1}));
-    assert_true(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS})); /* according to the agent */
-    assert_false(coordinator_has(coordinator, (struct member){MEMBER_WORKER, WORKERS + 1}));
-    assert_true(coordinator_has(coordinator, (struct member){MEMBER_PS, 1}));
-    assert_false(coordinator_has(coordinator, (struct member){MEMBER_PS, 2}));
+    assert_false(coordinator_knows_digest(coordinator, before));
+    assert_false(coordinator_knows_digest(coordinator, after));
+    assert_true(coordinator_has_member(coordinator, (struct member){MEMBER_WORKER, WORKERS - 1}));
+    assert_true(
+        coordinator_has_member(coordinator, (struct member){MEMBER_WORKER, WORKERS})); /* according to the agent */
+    assert_false(coordinator_has_member(coordinator, (struct member){MEMBER_WORKER, WORKERS + 1}));
+    assert_true(coordinator_has_member(coordinator, (struct member){MEMBER_PS, 1}));
+    assert_false(coordinator_has_member(coordinator, (struct member){MEMBER_PS, 2}));
     uint64_t version;
     coordinator_version(coordinator, &version, before);
     assert_int_equal(version, 1);

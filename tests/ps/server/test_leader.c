@@ -39,7 +39,7 @@ static void a_guess_is_one_of_classes(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         serving.config.train.loss = cases[i].loss;
         serving.config.model.layers[2] = cases[i].outputs;
-        assert_true(coordinator_vitals(coordinator).guess == cases[i].guess);
+        assert_true(coordinator_vitals(coordinator).chance_loss == cases[i].guess);
     }
     serving.config.model.layers[2] = outputs;
     end();

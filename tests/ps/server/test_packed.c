@@ -1,10 +1,7 @@
 /* Packed messages: gradients as bfloat16, int8 and the largest, and what is sent of the parameters. */
 #include "tests/ps/server/asking.h"
 
-#include "ps/store/bfloat16.h"
-#include "ps/store/int8.h"
-#include "ps/store/largest.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 
 static struct serving_session *worker;
 static uint64_t sequence;
@@ -325,7 +322,7 @@ static void differences_are_told_to_who_knows_the_rest(void **state)
     const struct range all = range_get(&worker->client.message.values.ranges, 0);
     assert_int_equal(all.first, 0);
     size_t size = bulk_here(bulk, sizeof bulk);
-    assert_int_equal(bfloat16_learn(known, bulk, size, all.count), size);
+    assert_int_equal(bfloat16_apply_delta(known, bulk, size, all.count), size);
     struct message_push push = next_push(DTYPE_FLOAT32);
     push.answer_dtype = DTYPE_DIFFERENCES;
     push.base_version = version;
@@ -336,7 +333,7 @@ static void differences_are_told_to_who_knows_the_rest(void **state)
     const struct range changed = range_get(&worker->client.message.pushed.ranges, 0);
     assert_true(changed.count < all.count);
     size = bulk_here(bulk, sizeof bulk);
-    assert_int_equal(bfloat16_learn(known + changed.first, bulk, size, changed.count), size);
+    assert_int_equal(bfloat16_apply_delta(known + changed.first, bulk, size, changed.count), size);
     read_floats((struct range){0, 4}, values);
     bfloat16_from_floats(halves, values, 4);
     assert_memory_equal(known, halves, sizeof halves);
@@ -346,7 +343,7 @@ static void differences_are_told_to_who_knows_the_rest(void **state)
     assert_int_equal(pull(DTYPE_DIFFERENCES, version + 1), MESSAGE_values);
     assert_int_equal(range_get(&worker->client.message.values.ranges, 0).count, all.count);
     size = bulk_here(bulk, sizeof bulk);
-    assert_int_equal(bfloat16_learn(again, bulk, size, all.count), size);
+    assert_int_equal(bfloat16_apply_delta(again, bulk, size, all.count), size);
     assert_memory_equal(again, known, all.count * sizeof *again);
     serving_end();
 }
@@ -477,7 +474,7 @@ static void what_is_long_is_told_piece_by_piece(void **state)
         for (uint32_t i = 0; i < count; i++) {
             assert_int_equal(ranges[i].first, next);
             next += ranges[i].count;
-            at += bfloat16_learn(known + ranges[i].first, bulk + at, size - at, ranges[i].count);
+            at += bfloat16_apply_delta(known + ranges[i].first, bulk + at, size - at, ranges[i].count);
         }
         assert_int_equal(at, size);
         if (!more) {

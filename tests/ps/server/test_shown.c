@@ -2,7 +2,7 @@
 #include "tests/ps/server/asking.h"
 
 #include "observe/observe.h"
-#include "ps/fleet_watch.h"
+#include "ps/status.h"
 
 /* --- Dashboards --- */
 

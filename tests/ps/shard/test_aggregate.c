@@ -9,9 +9,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "ps/store/robust.h"
+#include "ps/store/rounds.h"
 
-/* The reference of an aggregate, as ps/store/collect.h defines it; gradients: [WORKERS] of the whole vector. */
+/* The reference of an aggregate, as ps/store/store.h defines it; gradients: [WORKERS] of the whole vector. */
 static void step_twin_by_mean(struct fixture *f, float *const gradients[WORKERS], const int *workers, int count,
                               const float *weights)
 {
@@ -62,7 +62,7 @@ static void weigh(struct shard *shard, bool rounds, const int *workers, int coun
     double all = 0, examples[WORKERS];
     for (int k = 0; k < count; k++) {
         examples[k] = 1 + test_random_below(random, 1000);
-        stage_weigh(shard_stage(shard, workers[k]), (uint32_t)examples[k]);
+        stage_set_weight(shard_stage(shard, workers[k]), (uint32_t)examples[k]);
         all += examples[k];
     }
     for (int k = 0; k < count; k++) {
@@ -202,7 +202,7 @@ static void test_rounds_may_take_the_middle(void **state)
             for (int k = 0; k < count; k++) {
                 struct stage *stage = shard_stage(f.shards[0], workers[k]);
                 push_random(&f, 0, stage, differences[workers[k]], &random);
-                stage_weigh(stage, 1 + (uint32_t)test_random_below(&random, 100));
+                stage_set_weight(stage, 1 + (uint32_t)test_random_below(&random, 100));
             }
             check_middle(&f, differences, workers, count, &train);
         }

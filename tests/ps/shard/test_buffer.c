@@ -216,8 +216,8 @@ static void test_every_few_differences_make_a_step(void **state)
                 struct stage *stage = shard_stage(f.shards[ps], worker);
                 struct changes changes;
                 fill_stage(&f, ps, stage, difference, &random);
-                stage_weigh(stage, examples);
-                stage_age(stage, staleness);
+                stage_set_weight(stage, examples);
+                stage_set_staleness(stage, staleness);
                 assert_true(shard_apply(f.shards[ps], GENERATION, stage, (uint64_t)(push - 1) / (uint64_t)size + 1,
                                         DTYPE_FLOAT32, &changes));
                 assert_int_equal(changes.global_step, push / size);
@@ -244,8 +244,8 @@ static void push_all(struct fixture *f, uint32_t generation, float value, uint32
     for (uint32_t i = 0; i < count; i++) {
         values[i] = in_padding(&f->model, i) ? 0 : value;
     }
-    stage_weigh(stage, examples);
-    stage_age(stage, 0);
+    stage_set_weight(stage, examples);
+    stage_set_staleness(stage, 0);
     assert_true(shard_apply(f->shards[0], generation, stage, 0, DTYPE_FLOAT32, changes));
 }
 
@@ -321,8 +321,8 @@ static void *push_twos(void *context)
         for (uint32_t k = 0; k < all.count; k++) {
             values[k] = -2;
         }
-        stage_weigh(stage, 1);
-        stage_age(stage, 0);
+        stage_set_weight(stage, 1);
+        stage_set_staleness(stage, 0);
         pusher->failed |= !shard_apply(shard, GENERATION, stage, version, DTYPE_FLOAT32, &changes);
         const struct ranges ranges = {changes.ranges, changes.range_count};
         const float *answer = changes.values;

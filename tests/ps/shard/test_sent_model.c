@@ -13,9 +13,7 @@
 #include <cmocka.h>
 
 #include "net/message.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/int8.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 #include "ps/shard.h"
 #include "tests/random.h"
 
@@ -85,7 +83,7 @@ static void begin(struct bench *bench, enum wire_dtype dtype, double top, int ps
     bench->config.cluster.wire_top = top;
     model_layout(&bench->model, &bench->config.model);
     assert_true(shard_create(&bench->shard, &bench->model, &bench->config, ps - 1, &error));
-    assert_true(shard_tells(bench->shard));
+    assert_true(shard_compresses_answers(bench->shard));
     const size_t floats = bench->model.float_count;
     bench->parameters = calloc(floats, sizeof(float));
     bench->sent = calloc(floats, sizeof(float));

@@ -1,5 +1,5 @@
 /* bfloat16: rounding, and differences, the same with every instruction set. */
-#include "ps/store/bfloat16.h"
+#include "ps/store/codec.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,31 +10,31 @@
 #include <cmocka.h>
 
 #include "base/cpu.h"
-#define BFLOAT16_LOOPS bfloat16_here /* compiled here again, with the tests' checks */
-#include "ps/store/bfloat16_loops.h"
+#define CODEC_LOOPS codec_here /* compiled here again, with the tests' checks */
+#include "ps/store/codec_loops.h"
 #include "tests/random.h"
 
 enum { MOST = 700 };
 
 /* The loops that this CPU can run. */
-static int all_loops(const struct bfloat16_loops *loops[4])
+static int all_loops(const struct codec_loops *loops[4])
 {
     int count = 0;
-    loops[count++] = &bfloat16_here;
-    loops[count++] = &bfloat16_baseline;
+    loops[count++] = &codec_here;
+    loops[count++] = &codec_baseline;
 #if defined(__x86_64__)
     if (cpu_features_get()->avx2) {
-        loops[count++] = &bfloat16_avx2;
+        loops[count++] = &codec_avx2;
     }
     if (cpu_features_get()->avx512) {
-        loops[count++] = &bfloat16_avx512;
+        loops[count++] = &codec_avx512;
     }
 #endif
     return count;
 }
 
 /* As the header describes it, byte by byte; memory of exactly its size. */
-static size_t tell_plainly(uint8_t *encoded, const uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
+static size_t encode_plainly(uint8_t *encoded, const uint16_t *known, const uint16_t *halves, size_t n, bool in_full)
 {
     size_t at = 0;
     for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
@@ -78,7 +78,7 @@ static void differences_arrive(void **state)
 {
     (void)state;
     struct test_random random = test_random_begin("differences");
-    const struct bfloat16_loops *loops[4];
+    const struct codec_loops *loops[4];
     const int count = all_loops(loops);
     for (int round = 0; round < 400; round++) {
         size_t n = 1 + (size_t)test_random_below(&random, round < 100 ? 70 : MOST);
@@ -89,23 +89,23 @@ static void differences_arrive(void **state)
         }
         change_some(&random, halves, n);
         bool in_full = round % 7 == 0;
-        size_t size = tell_plainly(plain, before, halves, n, in_full);
+        size_t size = encode_plainly(plain, before, halves, n, in_full);
         for (int k = 0; k < count; k++) {
-            uint16_t *known = malloc(n * sizeof *known), *learnt = malloc(n * sizeof *known);
+            uint16_t *known = malloc(n * sizeof *known), *applied = malloc(n * sizeof *known);
             uint8_t *encoded = malloc(bfloat16_encoded_room(n));
             memcpy(known, before, n * sizeof *known);
-            memcpy(learnt, before, n * sizeof *known);
-            assert_int_equal(loops[k]->tell(encoded, known, halves, n, in_full), size);
+            memcpy(applied, before, n * sizeof *known);
+            assert_int_equal(loops[k]->encode_delta(encoded, known, halves, n, in_full), size);
             assert_memory_equal(encoded, plain, size);
             assert_memory_equal(known, halves, n * sizeof *known);
             uint8_t *exact = malloc(size); /* so that overreads are noticed */
             memcpy(exact, encoded, size);
-            assert_int_equal(loops[k]->learn(learnt, exact, size, n), size);
-            assert_memory_equal(learnt, halves, n * sizeof *known);
+            assert_int_equal(loops[k]->apply_delta(applied, exact, size, n), size);
+            assert_memory_equal(applied, halves, n * sizeof *known);
             free(exact);
             free(encoded);
             free(known);
-            free(learnt);
+            free(applied);
         }
         free(plain);
         free(before);
@@ -117,23 +117,23 @@ static void nonsense_is_refused(void **state)
 {
     (void)state;
     struct test_random random = test_random_begin("nonsense");
-    const struct bfloat16_loops *loops[4];
+    const struct codec_loops *loops[4];
     const int count = all_loops(loops);
     for (int round = 0; round < 2000; round++) {
         size_t n = 1 + (size_t)test_random_below(&random, 200), room = bfloat16_encoded_room(n);
         uint16_t *known = calloc(n, sizeof *known), *halves = calloc(n, sizeof *halves);
         uint8_t *encoded = malloc(room);
         change_some(&random, halves, n);
-        size_t size = bfloat16_tell(encoded, known, halves, n, false);
+        size_t size = bfloat16_encode_delta(encoded, known, halves, n, false);
         size_t cut = (size_t)test_random_below(&random, (int)size);
         uint8_t *short_one = malloc(cut > 0 ? cut : 1);
         memcpy(short_one, encoded, cut);
         for (int k = 0; k < count; k++) {
-            assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
+            assert_int_equal(loops[k]->apply_delta(known, short_one, cut, n), 0);
         }
         short_one[0] = (uint8_t)(1 + test_random_below(&random, 3)); /* an invalid width */
         for (int k = 0; k < count; k++) {
-            assert_int_equal(loops[k]->learn(known, short_one, cut, n), 0);
+            assert_int_equal(loops[k]->apply_delta(known, short_one, cut, n), 0);
         }
         free(short_one);
         free(encoded);

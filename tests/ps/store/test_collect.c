@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 
 enum { IN = 5, OUT = 3 };
 

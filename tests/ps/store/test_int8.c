@@ -1,5 +1,5 @@
 /* int8 blocks: as the header describes them, the same with every instruction set; nothing is lost. */
-#include "ps/store/int8.h"
+#include "ps/store/codec.h"
 
 #include <float.h>
 #include <math.h>
@@ -11,24 +11,24 @@
 #include <cmocka.h>
 
 #include "base/cpu.h"
-#define INT8_LOOPS int8_here /* compiled here again, with the tests' checks */
-#include "ps/store/int8_loops.h"
+#define CODEC_LOOPS codec_here /* compiled here again, with the tests' checks */
+#include "ps/store/codec_loops.h"
 #include "tests/random.h"
 
 enum { MOST = 300 };
 
 /* The loops that this CPU can run. */
-static int all_loops(const struct int8_loops *loops[4])
+static int all_loops(const struct codec_loops *loops[4])
 {
     int count = 0;
-    loops[count++] = &int8_here;
-    loops[count++] = &int8_baseline;
+    loops[count++] = &codec_here;
+    loops[count++] = &codec_baseline;
 #if defined(__x86_64__)
     if (cpu_features_get()->avx2) {
-        loops[count++] = &int8_avx2;
+        loops[count++] = &codec_avx2;
     }
     if (cpu_features_get()->avx512) {
-        loops[count++] = &int8_avx512;
+        loops[count++] = &codec_avx512;
     }
 #endif
     return count;
@@ -76,7 +76,7 @@ static void make(struct test_random *random, float *values, size_t n)
 static void all_round_alike(void **state)
 {
     struct test_random random = test_random_begin("int8");
-    const struct int8_loops *loops[4];
+    const struct codec_loops *loops[4];
     const int count = all_loops(loops);
     (void)state;
     for (int round = 0; round < 2000; round++) {
@@ -90,7 +90,7 @@ static void all_round_alike(void **state)
         round_plainly(wanted, left, n);
         for (int k = 0; k < count; k++) {
             memcpy(there, values, n * sizeof *there);
-            loops[k]->round(bytes, there, n);
+            loops[k]->int8_round(bytes, there, n);
             for (size_t i = 0; i < int8_blocks(n); i++) { /* any NaN is as good */
                 float a, b;
                 memcpy(&a, wanted + i * sizeof a, sizeof a);
@@ -100,7 +100,7 @@ static void all_round_alike(void **state)
             const size_t scales = int8_blocks(n) * sizeof(float);
             assert_memory_equal(bytes + scales, wanted + scales, n);
             assert_memory_equal(there, left, n * sizeof *left);
-            loops[k]->widen(widened, bytes, n);
+            loops[k]->int8_widen(widened, bytes, n);
             for (size_t i = 0; i < n; i++) {
                 float scale;
                 memcpy(&scale, wanted + i / INT8_BLOCK * sizeof scale, sizeof scale);

@@ -1,5 +1,5 @@
 /* The largest: those that sorting would choose; what is sent and what stays behind add up to everything. */
-#include "ps/store/largest.h"
+#include "ps/store/codec.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,8 +10,6 @@
 
 #include <cmocka.h>
 
-#include "ps/store/bfloat16.h"
-#include "ps/store/int8.h"
 #include "tests/random.h"
 
 enum { MOST = 3 * LARGEST_PIECE };

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ps/store/outer.h"
+#include "ps/store/rounds.h"
 #include "ps/store/store.h"
 #include "tests/random.h"
 

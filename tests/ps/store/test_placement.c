@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "ps/store/placement.h"
+#include "ps/store/model.h"
 #include "tests/random.h"
 
 static struct model lay_out(const int *layers, int count)

@@ -8,8 +8,7 @@
 
 #include <cmocka.h>
 
-#include "ps/store/outer.h"
-#include "ps/store/robust.h"
+#include "ps/store/rounds.h"
 #include "tests/random.h"
 
 enum { MOST = 70, FLOATS = 100 };

@@ -1,5 +1,5 @@
 /* Pieces of what workers are sent: afterwards both sides have the same, and invalid ones are refused. */
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 
 #include <float.h>
 #include <math.h>
@@ -11,7 +11,6 @@
 
 #include <cmocka.h>
 
-#include "ps/store/int8.h"
 #include "tests/random.h"
 
 static const enum dtype dtypes[] = {DTYPE_INT8, DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};

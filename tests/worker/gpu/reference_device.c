@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "cuda/device/device.h"
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "tests/cuda/plain_driver.h"
 #include "tests/ps/store/apply.h"
 #include "worker/engine.h"

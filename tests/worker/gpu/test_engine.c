@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "tests/cuda/hung.h"
 #include "tests/cuda/program.h"
 #include "tests/worker/network.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "ps/store/collect.h"
+#include "ps/store/store.h"
 #include "tests/worker/network.h"
 
 enum { EXAMPLES = 130, PIXELS = 49 };

@@ -11,10 +11,7 @@
 #include "base/copy.h"
 #include "base/finite.h"
 #include "base/profile.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/int8.h"
-#include "ps/store/largest.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 
 enum {
     PADDING_SENT = 32,      /* floats between two rows that are sent along */

@@ -24,7 +24,6 @@
 #include "base/error.h"
 #include "net/message.h"
 #include "ps/store/model.h"
-#include "ps/store/placement.h"
 #include "ps/store/store.h"
 
 /* What earlier packed gradients still owe the shards. */

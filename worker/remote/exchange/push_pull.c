@@ -17,8 +17,7 @@
 #include "base/profile.h"
 #include "base/simulation.h"
 #include "net/spans.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/sent_model.h"
+#include "ps/store/codec.h"
 
 /* --- Links --- */
 
@@ -244,7 +243,7 @@ static bool land_packed(struct push_pull *exchange, struct shard_part *part, enu
         if (!check_range(part, range, error)) {
             return false;
         }
-        const size_t took = halves ? bfloat16_learn(exchange->known + first, bytes, left, range.count)
+        const size_t took = halves ? bfloat16_apply_delta(exchange->known + first, bytes, left, range.count)
                                    : sent_model_apply(exchange->sent_model + first, bytes, left, range.count, dtype);
         const void *values = halves ? (const void *)(exchange->known + first) : exchange->sent_model + first;
         if (took == 0) {

@@ -17,7 +17,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/identity.h"
-#include "ps/store/placement.h"
+#include "ps/store/model.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/shard_link.h"
@@ -63,7 +63,7 @@ struct push_pull {
     uint8_t *landing;   /* buffer for received bytes on their way into the engine */
     float *widened;     /* the same as float32 */
     uint16_t *known; /* [float_count]: parameters as bfloat16, as received on each connection; NULL: float32 is sent */
-    float *sent_model; /* [float_count] (ps/store/sent_model.h); NULL: none */
+    float *sent_model; /* [float_count] (ps/store/codec.h); NULL: none */
     enum dtype sent_dtype;
 };
 

@@ -1,7 +1,7 @@
 /*
  * Files with the residual of a worker's gradients (worker/remote/exchange/outbox.h), so that it survives the process,
  * and a job that continues from a checkpoint continues with the residual of that step. Also of the sent model
- * (ps/store/sent_model.h), whose difference from the parameters is the ps's residual. A process that plays all workers
+ * (ps/store/codec.h), whose difference from the parameters is the ps's residual. A process that plays all workers
  * (worker/clients/clients.c) has all their residuals in one file.
  *
  * They lie in the worker's own train_dir: residual-workerW-STEP; the sent model, in the chief's: sent-model-STEP; of

@@ -30,7 +30,7 @@
 #include "net/credentials.h"
 #include "net/socket.h"
 #include "worker/profile/trace.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 
 enum {
     MOST_MEMBERS = 256,

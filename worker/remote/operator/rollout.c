@@ -475,7 +475,7 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
                                              .local_size = strlen(both->local)}};
     snprintf(manifest.fleet, sizeof manifest.fleet, "%s", both->new->fleet.name);
     candidate_author(manifest.author);
-    bool done = manifest_spares_machines(&manifest, error) && operator_key_read_secret(key_path, key, error) &&
+    bool done = manifest_is_portable(&manifest, error) && operator_key_read_secret(key_path, key, error) &&
                 manifest_encode(&manifest, key, bytes, size, error);
     sodium_memzero(key, sizeof key);
     free(target);

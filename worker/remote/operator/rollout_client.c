@@ -245,7 +245,7 @@ static bool spares_machines(const struct fleet_view *view, struct error *error)
     const struct manifest both = {
         .target = {.local = view->local, .local_size = strlen(view->local)},
         .fallback = {.local = view->earlier_local, .local_size = strlen(view->earlier_local)}};
-    return manifest_spares_machines(&both, error) || error_wrap(error, "ps 0 is not to be trusted");
+    return manifest_is_portable(&both, error) || error_wrap(error, "ps 0 is not to be trusted");
 }
 
 /* Even a signature does not prove that nothing came after it. */

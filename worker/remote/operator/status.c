@@ -15,7 +15,7 @@
 #include "observe/top/client.h"
 #include "observe/top/top.h"
 #include "ps/identity.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 
 /* --- status --- */
 

@@ -19,10 +19,8 @@
 #include "net/channel.h"
 #include "net/handshake.h"
 #include "tests/net/accepting.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/int8.h"
+#include "ps/store/codec.h"
 #include "ps/store/model.h"
-#include "ps/store/sent_model.h"
 #include "ps/identity.h"
 
 enum { FAKE_MOST_PUSHES = 1000 };
@@ -102,7 +100,7 @@ static inline bool fake_send_parameters(struct fake_ps *ps, struct channel *chan
     bfloat16_from_floats(halves, ps->parameters, count);
     struct iovec bulk = {ps->parameters, count * sizeof *ps->parameters};
     if (dtype == DTYPE_DIFFERENCES) {
-        bulk = (struct iovec){encoded, bfloat16_tell(encoded, ps->known, halves, count, !ps->knows)};
+        bulk = (struct iovec){encoded, bfloat16_encode_delta(encoded, ps->known, halves, count, !ps->knows)};
         ps->knows = true;
         bulk.iov_len -= fake_is_now(&ps->short_at, ps->pushes);
         encoded[0] = fake_is_now(&ps->nonsense_at, ps->pushes) ? 5 : encoded[0];

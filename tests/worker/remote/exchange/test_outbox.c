@@ -14,9 +14,7 @@
 #include <math.h>
 
 #include "base/config.h"
-#include "ps/store/bfloat16.h"
-#include "ps/store/int8.h"
-#include "ps/store/largest.h"
+#include "ps/store/codec.h"
 #include "tests/random.h"
 
 static struct model model;

@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/progress.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 #include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 #include "worker/profile/trace.h"

@@ -1,5 +1,5 @@
 /* `trainer status` of a cluster that says what the test wants: whose report counts, what is shown, what is missing. */
-#include "ps/status_query.h"
+#include "ps/status.h"
 
 #include <math.h>
 #include <setjmp.h>

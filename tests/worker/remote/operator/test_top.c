@@ -15,7 +15,7 @@
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
-#include "ps/status_query.h"
+#include "ps/status.h"
 #include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 

@@ -5,7 +5,7 @@
 #include "tests/worker/remote/worker/bench.h"
 
 #include "observe/observe.h"
-#include "ps/fleet_watch.h"
+#include "ps/status.h"
 #include "worker/data/streaming/streaming.h"
 
 /* --- Streaming data --- */

@@ -1,3 +1,13 @@
+/* Rounds (train.local_steps): the optimizer of the shared model, and robust means of the workers' differences. */
+#ifndef PS_STORE_ROUNDS_H
+#define PS_STORE_ROUNDS_H
+
+#include <stddef.h>
+
+#include "base/config.h"
+
+/* --- The outer optimizer --- */
+
 /*
  * The optimizer of the shared model in rounds (train.local_steps). It treats as a gradient the mean difference between
  * the parameters at the beginning of a round and those that its workers ended with.
@@ -13,12 +23,6 @@
  * All are optimizers of ps/store/optimizer.h: a store or shard created with the train section from here has their
  * slots, and applies a mean difference like any gradient.
  */
-#ifndef PS_STORE_OUTER_H
-#define PS_STORE_OUTER_H
-
-#include <stddef.h>
-
-#include "base/config.h"
 
 /*
  * The train section for the shared model: without rounds, `train`; with rounds, the outer optimizer's, at a constant
@@ -46,5 +50,31 @@ double outer_freshness(double staleness);
 
 /* The factor that limits a difference's norm to `most` (train.clip_difference_norm). */
 float outer_clip(double squares, double most);
+
+/* --- Robust means --- */
+
+/*
+ * Robust means of several workers' values, float by float, which a few broken or poisoned workers can't shift as they
+ * can a mean (Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", 2018).
+ *
+ *     trimmed_mean   the mean without the `trim` share of the values at each end
+ *     median         the middle one, or the mean of the middle two
+ *
+ * Workers have equal weight. The remaining values are added from the smallest to the largest, in float32, and divided
+ * by their number, so the bits do not depend on the workers' order.
+ */
+
+/* How many of `count` values are dropped at each end; fewer than half. -1: train.aggregate is mean. */
+int robust_cut(const struct config_train *train, int count);
+
+/* Bytes of scratch that robust_mean needs for `workers` workers. */
+size_t robust_scratch(int workers);
+
+/*
+ * out[i], i < count, becomes the robust mean of values[k][i] * scales[k], k < workers. values[k] NULL: zeros. out may
+ * equal one of the values, but must not overlap one otherwise. scratch: robust_scratch bytes, aligned for int.
+ */
+void robust_mean(float *out, const float *const *values, const float *scales, int workers, int cut, size_t count,
+                 void *scratch);
 
 #endif

@@ -1,30 +1,37 @@
 /*
- * The loops over bfloat16 arrays, compiled once per instruction set: ps/store/bfloat16.c includes this for the
- * baseline, ps/store/bfloat16_avx2.c and ps/store/bfloat16_avx512.c, compiled for the instruction sets in their names,
- * rename their tables first. Only a test includes it elsewhere.
+ * The loops over packed floats, compiled once per instruction set: ps/store/codec.c includes this for the baseline,
+ * ps/store/codec_avx2.c and ps/store/codec_avx512.c, compiled for the instruction sets in their names, rename their
+ * table first. Only tests include it elsewhere.
  */
-#ifndef PS_STORE_BFLOAT16_LOOPS_H
-#define PS_STORE_BFLOAT16_LOOPS_H
+#ifndef PS_STORE_CODEC_LOOPS_H
+#define PS_STORE_CODEC_LOOPS_H
 
+#include <float.h>
 #include <limits.h>
+#include <math.h>
+#include <string.h>
 
-#include "ps/store/bfloat16.h"
+#include "ps/store/codec.h"
 
-struct bfloat16_loops {
+struct codec_loops {
     void (*narrow)(uint16_t *restrict halves, const float *restrict values, size_t n);
     void (*widen)(float *restrict values, const uint16_t *restrict halves, size_t n);
     uint32_t (*feed_back)(uint16_t *restrict halves, float *restrict remainders, const float *restrict values,
                           size_t n);
-    size_t (*tell)(uint8_t *restrict encoded, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
-                   bool in_full);
-    size_t (*learn)(uint16_t *restrict known, const uint8_t *restrict encoded, size_t size, size_t n);
+    size_t (*encode_delta)(uint8_t *restrict encoded, uint16_t *restrict known, const uint16_t *restrict halves,
+                           size_t n, bool in_full);
+    size_t (*apply_delta)(uint16_t *restrict known, const uint8_t *restrict encoded, size_t size, size_t n);
+    void (*int8_round)(uint8_t *restrict bytes, float *restrict values, size_t n);
+    void (*int8_widen)(float *restrict values, const uint8_t *restrict bytes, size_t n);
 };
 
-extern const struct bfloat16_loops bfloat16_baseline, bfloat16_avx2, bfloat16_avx512;
+extern const struct codec_loops codec_baseline, codec_avx2, codec_avx512;
 
-#ifndef BFLOAT16_LOOPS
-#define BFLOAT16_LOOPS bfloat16_baseline
+#ifndef CODEC_LOOPS
+#define CODEC_LOOPS codec_baseline
 #endif
+
+/* --- bfloat16 --- */
 
 static void loop_narrow(uint16_t *restrict halves, const float *restrict values, size_t n)
 {
@@ -76,8 +83,8 @@ typedef uint64_t quads __attribute__((vector_size(HALF_BLOCK * 2)));
  * Encodes one whole block; returns the bits per half. Encodings that do not fit go beyond the 64 bytes that a block
  * takes at most, where the next block overwrites them.
  */
-static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known, const uint16_t *restrict halves,
-                                  bool in_full)
+static inline unsigned encode_delta_block(uint8_t *restrict to, uint16_t *restrict known,
+                                          const uint16_t *restrict halves, bool in_full)
 {
     words low, high, low_change, high_change;
     memcpy(&low, halves, sizeof low);
@@ -107,13 +114,13 @@ static inline unsigned tell_block(uint8_t *restrict to, uint16_t *restrict known
     return 4 * beyond_0 + 4 * beyond_4 + 8 * beyond_8;
 }
 
-static size_t loop_tell(uint8_t *restrict encoded, uint16_t *restrict known, const uint16_t *restrict halves, size_t n,
-                        bool in_full)
+static size_t loop_encode_delta(uint8_t *restrict encoded, uint16_t *restrict known, const uint16_t *restrict halves,
+                                size_t n, bool in_full)
 {
     uint8_t *to = encoded;
     size_t i = 0;
     for (; n - i >= BFLOAT16_BLOCK; i += BFLOAT16_BLOCK) {
-        unsigned bits = tell_block(to + 1, known + i, halves + i, in_full);
+        unsigned bits = encode_delta_block(to + 1, known + i, halves + i, in_full);
         *to = (uint8_t)bits;
         to += 1 + bits * BFLOAT16_BLOCK / 8;
     }
@@ -131,7 +138,7 @@ static size_t loop_tell(uint8_t *restrict encoded, uint16_t *restrict known, con
 }
 
 /* Decodes a whole block of `bits` bits per half; 64 bytes must be readable, whatever they hold. */
-static inline void learn_block(uint16_t *restrict known, const uint8_t *restrict from, unsigned bits)
+static inline void apply_delta_block(uint16_t *restrict known, const uint8_t *restrict from, unsigned bits)
 {
     const words zero = {0};
     const words is_4 = zero - (uint16_t)(bits == 4), is_8 = zero - (uint16_t)(bits == 8);
@@ -154,7 +161,7 @@ static inline void learn_block(uint16_t *restrict known, const uint8_t *restrict
     memcpy(known + HALF_BLOCK, &high, sizeof high);
 }
 
-static size_t loop_learn(uint16_t *restrict known, const uint8_t *restrict encoded, size_t size, size_t n)
+static size_t loop_apply_delta(uint16_t *restrict known, const uint8_t *restrict encoded, size_t size, size_t n)
 {
     const uint8_t *from = encoded;
     for (size_t i = 0; i < n; i += BFLOAT16_BLOCK) {
@@ -169,17 +176,92 @@ static size_t loop_learn(uint16_t *restrict known, const uint8_t *restrict encod
         if (count < BFLOAT16_BLOCK) {
             memcpy(known + i, from, bytes);
         } else if (left > BFLOAT16_BLOCK * sizeof *known) {
-            learn_block(known + i, from, bits);
+            apply_delta_block(known + i, from, bits);
         } else {
             uint8_t last[BFLOAT16_BLOCK * sizeof *known] = {0};
             memcpy(last, from, bytes);
-            learn_block(known + i, last, bits);
+            apply_delta_block(known + i, last, bits);
         }
         from += bytes;
     }
     return (size_t)(from - encoded);
 }
 
-const struct bfloat16_loops BFLOAT16_LOOPS = {loop_narrow, loop_widen, loop_feed_back, loop_tell, loop_learn};
+/* --- int8 --- */
+
+/* The bits of the largest magnitude; infinities and NaN count as larger than all finite values. */
+static inline uint32_t loop_largest(const float *values, size_t n)
+{
+    uint32_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    return largest;
+}
+
+static inline void loop_round_block(int8_t *restrict bytes, float *restrict values, float scale, size_t n)
+{
+    const float inverse = 1.0f / scale;
+    for (size_t i = 0; i < n; i++) {
+        const float to_nearest = 0x1.8p23f; /* larger floats have no fraction */
+        const float whole = values[i] * inverse + to_nearest - to_nearest;
+        bytes[i] = (int8_t)(int32_t)whole;
+        values[i] -= scale * whole;
+    }
+}
+
+static inline void loop_round_any(float *scale_to, int8_t *restrict bytes, float *restrict values, size_t n)
+{
+    const uint32_t largest = loop_largest(values, n), beyond = 0x7f000000u; /* 2^127: 127 x scale is finite below it */
+    float magnitude, scale;
+    memcpy(&magnitude, &largest, sizeof magnitude);
+    scale = magnitude / 127.0f;
+    if (largest < beyond && scale >= FLT_MIN) {
+        loop_round_block(bytes, values, scale, n);
+    } else {
+        const bool finite = largest < beyond;
+        scale = finite ? 0.0f : NAN;
+        memset(bytes, 0, n);
+        for (size_t i = 0; i < n && !finite; i++) {
+            values[i] = 0.0f;
+        }
+    }
+    memcpy(scale_to, &scale, sizeof scale);
+}
+
+static void loop_int8_round(uint8_t *restrict bytes, float *restrict values, size_t n)
+{
+    uint8_t *scales = bytes;
+    int8_t *to = (int8_t *)bytes + int8_blocks(n) * sizeof(float);
+    for (size_t i = 0; i < n; i += INT8_BLOCK, scales += sizeof(float)) {
+        float scale;
+        if (n - i >= INT8_BLOCK) { /* a count known to the compiler */
+            loop_round_any(&scale, to + i, values + i, INT8_BLOCK);
+        } else {
+            loop_round_any(&scale, to + i, values + i, n - i);
+        }
+        memcpy(scales, &scale, sizeof scale);
+    }
+}
+
+static void loop_int8_widen(float *restrict values, const uint8_t *restrict bytes, size_t n)
+{
+    const uint8_t *scales = bytes;
+    const int8_t *from = (const int8_t *)bytes + int8_blocks(n) * sizeof(float);
+    for (size_t i = 0; i < n; i += INT8_BLOCK, scales += sizeof(float)) {
+        const size_t count = n - i < INT8_BLOCK ? n - i : INT8_BLOCK;
+        float scale;
+        memcpy(&scale, scales, sizeof scale);
+        for (size_t k = 0; k < count; k++) {
+            values[i + k] = scale * (float)from[i + k];
+        }
+    }
+}
+
+const struct codec_loops CODEC_LOOPS = {loop_narrow,      loop_widen,      loop_feed_back, loop_encode_delta,
+                                        loop_apply_delta, loop_int8_round, loop_int8_widen};
 
 #endif
