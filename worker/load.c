@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/file.h"
 #include "base/profile.h"
 #include "worker/data/table/schema.h"
 #include "worker/export/trained.h"
@@ -39,7 +40,8 @@ static bool take_over_schema(struct schema **schema, const struct config *config
     if (!is_table) {
         return true;
     }
-    bool done = trained_find(&file, config->train.warm_start, "", error);
+    const char *source = config->train.warm_start;
+    bool done = trained_find(&file, file_is_folder(source) ? "newest" : source, source, error);
     if (done && checkpoint_file_info(file)->preprocessing) {
         *schema = calloc(1, sizeof **schema);
         done = *schema ? schema_parse(*schema, checkpoint_file_info(file)->preprocessing, error)
