@@ -14,7 +14,7 @@ from ports import free_ports
 from runs import checkpoints, newest, run, same_tensors, tensors, wait_for
 
 FLAGS = ("train", "--follow", "--data_dir=data", "--target=y", "--hidden=16", "--epochs=4", "--batch_size=32",
-         "--train_dir=run", "--num_threads=1", "--log_format=json", "--log_steps=0")
+         "--best_metric=accuracy", "--train_dir=run", "--num_threads=1", "--log_format=json", "--log_steps=0")
 
 
 class Feed:

@@ -83,7 +83,7 @@ def prepare(trainer, folder, targets, flags):
 def test_classes_as_onnxruntime_has_them(trainer, tmp_path, classes):
     rows = prepare(trainer, tmp_path, lambda signal, random: {
         "kind": [f"kind {c}" for c in numpy.digitize(signal + random.normal(0, 0.5, ROWS), [0.5, 2][:classes - 1])]},
-        ("--target=kind",))
+        ("--target=kind", "--threshold=auto"))
     session, answers = session_of(trainer, tmp_path), predicted(trainer, tmp_path)
     told = ask(session, rows)
     names = [f"kind {c}" for c in range(classes)]
@@ -92,7 +92,7 @@ def test_classes_as_onnxruntime_has_them(trainer, tmp_path, classes):
     assert list(told["prediction"][:, 0]) == [row["prediction"] for row in answers]
     assert len({row["prediction"] for row in answers}) == classes
     metadata = session.get_modelmeta().custom_metadata_map
-    kept = tensors(newest(tmp_path / "run"))[1]
+    kept = tensors(tmp_path / "run" / "best.safetensors")[1]
     assert metadata.get("threshold") == kept.get("threshold") and ("threshold" in metadata) == (classes == 2)
     assert json.loads(metadata["preprocessing"])["task"] == "class" and metadata["loss"] == "softmax"
     assert {each.name: each.type for each in session.get_inputs()} == {
@@ -148,7 +148,7 @@ def test_a_single_layer_and_one_kind_of_column(trainer, tmp_path):
 def test_other_formats_carry_the_preprocessing(trainer, tmp_path):
     columns, signal, _ = table(5)
     write(tmp_path / "d/train.csv", {**columns, "kind": ["yes" if s > 1 else "no" for s in signal]})
-    train(trainer, *QUICK, "--target=kind", cwd=tmp_path)
+    train(trainer, *QUICK, "--target=kind", "--threshold=auto", cwd=tmp_path)
     expected = json.loads(tensors(newest(tmp_path / "run"))[1]["preprocessing"])
     run(trainer, "export", "run", "--out=m.npz", cwd=tmp_path)
     with numpy.load(tmp_path / "m.npz") as arrays:

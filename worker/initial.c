@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "ps/store/optimizer.h"
 #include "worker/data/folders.h"
@@ -15,7 +16,8 @@ static bool take_over(const struct config *config, const struct model *model, fl
                       size_t source_size, struct error *error)
 {
     struct checkpoint_file *file = NULL;
-    bool done = trained_find(&file, config->train.warm_start, "", error) &&
+    const char *source_path = config->train.warm_start;
+    bool done = trained_find(&file, file_is_folder(source_path) ? "newest" : source_path, source_path, error) &&
                 checkpoint_load_parameters(file, model, CHECKPOINT_RAW, values, NULL, error);
     if (done) {
         snprintf(source, source_size, "with the parameters of %.180s at step %lld", checkpoint_path(file),

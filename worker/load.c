@@ -46,8 +46,9 @@ static bool find_own(struct checkpoint_file **file, const struct config *config,
 
 static bool find_before(struct checkpoint_file **file, const struct config *config, struct error *error)
 {
+    const char *start = config->train.warm_start;
     return find_own(file, config, error) &&
-           (*file || config->train.warm_start[0] == '\0' || trained_find(file, config->train.warm_start, "", error) ||
+           (*file || start[0] == '\0' || trained_find(file, file_is_folder(start) ? "newest" : start, start, error) ||
             error_wrap(error, "train.warm_start"));
 }
 
