@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "cuda/client.h"
 #include "cuda/use.h"
-#include "observe/process.h"
+#include "base/process/usage.h"
 #include "worker/device_log.h"
 #include "worker/gpu/gradient_stream.h"
 #include "worker/layer_placement.h"
