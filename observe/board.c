@@ -172,20 +172,6 @@ bool board_begin_members(struct board *board, int count)
     return true;
 }
 
-bool board_begin_diff(struct board_rollout *rollout, int lines)
-{
-    rollout->diff_count = 0;
-    if (lines > rollout->diff_room) {
-        char(*diff)[BOARD_TEXT] = realloc(rollout->diff, (size_t)lines * sizeof *diff);
-        if (!diff) {
-            return false;
-        }
-        rollout->diff = diff;
-        rollout->diff_room = lines;
-    }
-    return true;
-}
-
 /* --- Each second --- */
 
 static struct board_sample sample(const struct board *board, const struct board_numbers *numbers, double now_s)

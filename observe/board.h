@@ -13,15 +13,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/board_member.h"
 #include "base/config.h"
 #include "base/error.h"
+#include "base/process/usage.h"
 #include "observe/history.h"
-#include "observe/process.h"
 
 enum {
     BOARD_EVENTS = 1024,
     BOARD_METRICS = 12,
-    BOARD_TEXT = 192,
     BOARD_STEP_BUCKETS = 18, /* of the histogram of step times, the last unbounded */
 };
 
@@ -86,45 +86,6 @@ struct board_event {
     double time_s;
     char kind[16], member[24]; /* member "": none */
     char text[BOARD_TEXT];
-};
-
-/* A worker's record in rounds; asked 0: there are none, or it was never asked. */
-struct board_rounds {
-    bool is_asked; /* for the current round */
-    int64_t asked, counted, late, missed;
-    double cosine, norm; /* of its last difference, to the mean; NaN: not known */
-};
-
-/* The score on a worker's own rows of the model that it validated last; examples 0: it reported nothing. */
-struct board_own {
-    int64_t examples, step;
-    double score;  /* by train.best_metric; NaN: not defined */
-    bool is_worst; /* of the tenth of the workers with the worst scores */
-};
-
-struct board_member {
-    char role[12];
-    int task;
-    char address[264], host[256], state[16], device[129], program[65], digest[65], message[256];
-    bool is_missing, has_version; /* has_version: its config version is known */
-    int64_t silent_ms;            /* -1: not known, as for steps */
-    int64_t global_step, local_step, config_version;
-    int generation, staleness;
-    double steps_per_s, loss; /* NaN: not known */
-    uint64_t dropped, retries, bytes_in, bytes_out;
-    double memory_bytes, cpu_percent, gpu_percent; /* NaN: not known */
-    struct board_rounds rounds;
-    struct board_own own;
-};
-
-/* A rollout in progress. */
-struct board_rollout {
-    bool is_under_way;
-    int64_t version;
-    double since_s;
-    char phase[24], text[BOARD_TEXT];
-    char (*diff)[BOARD_TEXT];
-    int diff_count, diff_room;
 };
 
 struct board {
@@ -192,8 +153,5 @@ void board_tick(struct board *board);
 
 /* Allocates `count` zeroed members. False: out of memory. */
 bool board_begin_members(struct board *board, int count);
-
-/* Allocates `lines` lines of diff, none used yet. False: out of memory. */
-bool board_begin_diff(struct board_rollout *rollout, int lines);
 
 #endif

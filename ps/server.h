@@ -30,8 +30,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/board_member.h"
 #include "base/config.h"
 #include "base/error.h"
+#include "net/message.h"
 #include "ps/store/model.h"
 #include "ps/identity.h"
 
@@ -55,11 +57,45 @@ enum {
  */
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections);
 
+/* A ps, its job and its cluster, as it knows them, for whoever shows them. */
+struct server_report {
+    enum job_state state;
+    uint32_t generation;
+    int64_t global_step; /* -1: no model yet */
+    int64_t last_step;   /* -1: none */
+    int64_t pushes;
+    uint64_t not_finite, stale; /* dropped gradients */
+    int buffer_size, buffered;  /* differences per step, and those gathered; 0: each push is a step */
+    double buffer_staleness;    /* mean over those of the last step; NaN: none yet */
+    uint64_t bytes_in, bytes_out;
+    int64_t config_version;
+    char digest[CONFIG_DIGEST_HEX + 1];
+    float loss;      /* NaN: not known */
+    char waits[256]; /* what training waits for; "": nothing */
+
+    struct board_member *members;  /* the caller's, with room for server_most_members: all ps, then the workers */
+    int member_count;              /* set */
+    struct board_rollout *rollout; /* the caller's, from report to report */
+};
+
+struct server;
+int server_most_members(const struct server *server);
+/* Any thread. */
+void server_report(struct server *server, struct server_report *report);
+
+/* What the caller of server_run may follow. All on the main thread. */
+struct server_observer {
+    void *context;
+    void (*begin)(void *context, struct server *server); /* from now on server_report may be called */
+    void (*end)(void *context);                          /* no longer */
+    void (*alive)(void *context);                        /* several times a second */
+};
+
 /*
  * Runs ps number config->cluster.task_index until the job is over or the process is asked to leave
- * (base/process/signals.h).
- * Returns the exit status; errors are logged.
+ * (base/process/signals.h). observer: NULL if nobody looks; else it also queries the other ps, so that their reports
+ * are among the members. Returns the exit status; errors are logged.
  */
-int server_run(const struct config *config);
+int server_run(const struct config *config, const struct server_observer *observer);
 
 #endif

@@ -7,10 +7,10 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "base/board_member.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "net/message.h"
-#include "observe/board.h"
 #include "ps/identity.h"
 
 /* --- For display --- */

@@ -164,7 +164,7 @@ build/%/tests/ps/server/test_learn: \
 build/%/tests/ps/test_server_no_memory: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready)
 build/%/tests/ps/test_leaving: \
-	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive observe_alive server_show)
+	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive)
 
 # A ps on one thread and on the test's own clock (tests/ps/server/serving.h).
 serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
@@ -176,7 +176,7 @@ build/%/tests/ps/server/test_no_memory: \
 build/%/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
 build/%/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
 build/%/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
-	observe_source observe_waiting fleet_watch_create fleet_watch_destroy fleet_watch_members)
+	fleet_watch_create fleet_watch_destroy fleet_watch_members)
 build/%/tests/ps/server/test_proposals build/%/tests/ps/server/test_rollouts \
 build/%/tests/ps/server/test_rollouts_no_memory build/%/tests/ps/server/test_coordinator \
 build/%/tests/ps/server/test_leader: \

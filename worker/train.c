@@ -15,6 +15,7 @@
 #include "worker/eval.h"
 #include "worker/follow.h"
 #include "worker/local_run.h"
+#include "worker/observed_ps.h"
 #include "worker/remote/place.h"
 #include "worker/remote/worker.h"
 
@@ -37,7 +38,7 @@ static int run_role(const struct config *config, const struct clients_options *c
 {
     switch (config->cluster.job_name) {
     case JOB_PS:
-        return server_run(config);
+        return server_run(config, observed_ps());
     case JOB_WORKER:
         return remote_worker_run(config);
     case JOB_EVALUATOR:

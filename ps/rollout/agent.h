@@ -7,10 +7,10 @@
 
 #include <stdbool.h>
 
+#include "base/board_member.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "net/message.h"
-#include "observe/board.h"
 #include "ps/rollout/participant.h"
 #include "ps/identity.h"
 

@@ -6,7 +6,7 @@
 #ifndef PS_SERVER_COORDINATOR_H
 #define PS_SERVER_COORDINATOR_H
 
-#include "observe/board.h"
+#include "base/board_member.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"

@@ -105,7 +105,8 @@ struct server {
     float steps_per_s;
 
     struct rollout_coordinator *coordinator; /* of rollouts: ps/server/coordinator.h */
-    struct fleet_watch *watch;               /* watches the other ps for the dashboards; NULL: none */
+    const struct server_observer *observer;  /* NULL: none */
+    struct fleet_watch *watch;               /* watches the other ps for server_report; NULL: none */
 
     uint8_t *description; /* [description_size]: the chief's preprocessing; NULL: not received yet */
     size_t description_size;
@@ -172,9 +173,9 @@ bool server_keeps_step(struct server *server);
 /* Synchronous: is a step decided and ready to apply, and none being applied? Locked. */
 bool server_has_step(struct server *server);
 
-/* From now on the dashboards of this process show what the server knows: members.c. */
-void server_show(struct server *server);
-void server_hide(struct server *server);
+/* From now on server_report has what the other ps report on themselves; until server_unwatch_fleet. */
+void server_watch_fleet(struct server *server);
+void server_unwatch_fleet(struct server *server);
 
 /* Applies the decided step, if no thread is applying it yet. Locked on entry and on return. */
 void server_apply_step(struct server *server);

@@ -10,8 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "observe/observe.h"
-#include "observe/process.h"
+#include "base/process/usage.h"
 #include "ps/server/coordinator.h"
 #include "ps/status.h"
 
@@ -279,94 +278,87 @@ bool serve_get_status(struct session *session, struct error *error)
     return true;
 }
 
-/* --- For the dashboards --- */
+/* --- For dashboards --- */
 
-static void show_self(struct server *server, struct board *board, const struct message_status *status)
+static void report_self(const struct server *server, const struct message_status *status, struct server_report *report)
 {
     const struct job *job = &server->job;
-    static const enum board_state states[] = {[JOB_WAITING] = BOARD_WAITING,
-                                              [JOB_RESTORING] = BOARD_STARTING,
-                                              [JOB_TRAINING] = BOARD_TRAINING,
-                                              [JOB_DONE] = BOARD_DONE,
-                                              [JOB_FAILED] = BOARD_FAILED};
-    struct board_numbers *numbers = board_lock(board);
-    numbers->state = states[job->state];
-    numbers->generation = (int)job->generation;
-    numbers->global_step = status->global_step < 0 ? 0 : status->global_step;
-    numbers->last_step = job->last_step > 0 ? job->last_step : -1;
-    numbers->pushed = server->pushes;
-    numbers->not_finite = job_not_finite(job);
-    numbers->stale = status->dropped - numbers->not_finite;
-    numbers->buffer_size = job->config.train.buffer_size;
-    numbers->buffered = job->buffered;
-    numbers->buffer_staleness = job->mean_staleness;
-    numbers->bytes_in = status->bytes_in;
-    numbers->bytes_out = status->bytes_out;
-    numbers->config_version = (int64_t)status->fleet_version;
-    snprintf(numbers->digest, sizeof numbers->digest, "%.64s", status->digest);
-    snprintf(numbers->engine, sizeof numbers->engine, "parameter server");
-    board_unlock(board);
-    if (!isnan(server->last_loss)) {
-        board->loss = (double)server->last_loss;
-    }
+    report->state = job->state;
+    report->generation = job->generation;
+    report->global_step = status->global_step;
+    report->last_step = job->last_step > 0 ? job->last_step : -1;
+    report->pushes = server->pushes;
+    report->not_finite = job_not_finite(job);
+    report->stale = status->dropped - report->not_finite;
+    report->buffer_size = job->config.train.buffer_size;
+    report->buffered = job->buffered;
+    report->buffer_staleness = job->mean_staleness;
+    report->bytes_in = status->bytes_in;
+    report->bytes_out = status->bytes_out;
+    report->config_version = (int64_t)status->fleet_version;
+    snprintf(report->digest, sizeof report->digest, "%.64s", status->digest);
+    report->loss = server->last_loss;
 }
 
-/* All ps, the others by their own reports, and the workers as this ps knows them. */
-static void show(void *context, struct board *board)
+/* Workers that are not listed only while they are connected. */
+static void report_workers(struct server *server, double now_s, struct server_report *report)
 {
-    struct server *server = context;
     const struct config_cluster *cluster = &server->config->cluster;
     struct message_status status;
-    struct process_load load;
     struct message_rounds rounds;
-    char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1], waits[256];
-    const double now_s = clock_monotonic_s();
-    if (!board_begin_members(board, cluster->ps_hosts.count + server->job.worker_count)) {
-        return;
-    }
-    int count = server->watch ? fleet_watch_members(server->watch, board->members, cluster->ps_hosts.count) : 0;
-    count = count > 0 ? count : 1;
-    process_load(&load);
-    struct board_member *own = &board->members[count > server->index ? server->index : 0];
-    server_lock(server);
-    describe_self(server, &load, &status, host, message, digest);
-    status_show(own, &status, cluster->ps_hosts.items[server->index]);
-    show_self(server, board, &status);
     for (int i = 0; i < server->job.worker_count; i++) {
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
+            struct board_member *member = &report->members[report->member_count++];
             describe_worker(&server->job, i, &server->job.workers[i], now_s, &status);
             describe_rounds(server, i, &rounds);
-            status_show(&board->members[count], &status, config_worker_host(cluster, i));
-            status_show_rounds(&board->members[count++], &rounds);
+            status_show(member, &status, config_worker_host(cluster, i));
+            status_show_rounds(member, &rounds);
         }
     }
-    board->member_count = count;
-    const bool awaits = job_describe_wait(&server->job, now_s, waits);
-    if (!awaits && job_ready(&server->job, now_s, waits)) {
-        waits[0] = '\0';
-    }
-    coordinator_show(server->coordinator, &board->rollout);
-    server_unlock(server);
-    observe_waiting(waits);
 }
 
-void server_show(struct server *server)
+int server_most_members(const struct server *server)
+{
+    return server->config->cluster.ps_hosts.count + server->job.worker_count;
+}
+
+/* The other ps by their own reports, and the workers as this ps knows them. */
+void server_report(struct server *server, struct server_report *report)
+{
+    const struct string_list *ps_hosts = &server->config->cluster.ps_hosts;
+    struct message_status status;
+    struct process_load load;
+    char host[256], message[256], digest[CONFIG_DIGEST_HEX + 1];
+    const double now_s = clock_monotonic_s();
+    const int watched = server->watch ? fleet_watch_members(server->watch, report->members, ps_hosts->count) : 0;
+    report->member_count = watched > 0 ? watched : 1;
+    struct board_member *own = &report->members[report->member_count > server->index ? server->index : 0];
+    process_load(&load);
+    server_lock(server);
+    describe_self(server, &load, &status, host, message, digest);
+    status_show(own, &status, ps_hosts->items[server->index]);
+    report_self(server, &status, report);
+    report_workers(server, now_s, report);
+    const bool awaits = job_describe_wait(&server->job, now_s, report->waits);
+    if (!awaits && job_ready(&server->job, now_s, report->waits)) {
+        report->waits[0] = '\0';
+    }
+    coordinator_show(server->coordinator, report->rollout);
+    server_unlock(server);
+}
+
+void server_watch_fleet(struct server *server)
 {
     struct error error;
-    if (!observe_is_on()) {
-        return;
-    }
     if (server->config->cluster.ps_hosts.count > 1 &&
         !fleet_watch_create(&server->watch, server->config, &server->identity, &error)) {
         log_warning("the other ps are not shown: %s", error.text);
     }
-    observe_source(show, server);
 }
 
-void server_hide(struct server *server)
+void server_unwatch_fleet(struct server *server)
 {
-    observe_source(NULL, NULL);
     fleet_watch_destroy(server->watch);
     server->watch = NULL;
 }

@@ -21,7 +21,6 @@
 #include "base/process/restart.h"
 #include "base/process/signals.h"
 #include "base/text/address.h"
-#include "observe/observe.h"
 #include "ps/server/coordinator.h"
 #include "ps/server/internal.h"
 #include "ps/store/rounds.h"
@@ -94,7 +93,9 @@ static void accept_all(struct server *server)
            atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
         listener_accept(server->listener, NULL, clock_monotonic_s() + ACCEPT_MS / 1000.0);
         notify_alive();
-        observe_alive();
+        if (server->observer) {
+            server->observer->alive(server->observer->context);
+        }
         double now_s = clock_monotonic_s();
         if (now_s - ticked_s >= ACCEPT_MS / 1000.0) {
             ticked_s = now_s;
@@ -273,7 +274,21 @@ static int leave(struct server *server)
     return state == JOB_FAILED ? COMMAND_FAILED : COMMAND_DONE;
 }
 
-int server_run(const struct config *config)
+static void serve_job(struct server *server)
+{
+    const struct server_observer *observer = server->observer;
+    if (observer) {
+        server_watch_fleet(server);
+        observer->begin(observer->context, server);
+    }
+    accept_all(server);
+    if (observer) {
+        observer->end(observer->context);
+        server_unwatch_fleet(server);
+    }
+}
+
+int server_run(const struct config *config, const struct server_observer *observer)
 {
     struct server *server = malloc(sizeof *server);
     struct error error;
@@ -292,9 +307,8 @@ int server_run(const struct config *config)
     if (start(server, config, &error) && coordinator_create(&server->coordinator, server, &error) &&
         follower_create(&follower, server, &error)) {
         announce(server);
-        server_show(server);
-        accept_all(server);
-        server_hide(server);
+        server->observer = observer;
+        serve_job(server);
         status = leave(server);
         follower_destroy(follower);
     } else if (signals_pending() != 0) {

@@ -1,10 +1,10 @@
-# Rooms include each other in one direction only: trainer -> serve -> worker -> ps -> observe -> net -> base;
-# worker -> cuda -> ps.
+# Rooms include each other in one direction only: trainer -> serve -> worker -> ps -> net -> base; worker -> cuda -> ps;
+# serve, worker -> observe -> net.
 BEGIN {
     knows["base"] = " base "
     knows["net"] = " net base "
     knows["observe"] = " observe net base "
-    knows["ps"] = " ps observe net base "
+    knows["ps"] = " ps net base "
     knows["cuda"] = " cuda ps base "
     knows["worker"] = " worker cuda ps observe net base "
     knows["serve"] = " serve worker ps observe net base "

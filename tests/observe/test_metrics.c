@@ -12,7 +12,7 @@
 
 #include "observe/board.h"
 #include "observe/metrics.h"
-#include "observe/process.h"
+#include "base/process/usage.h"
 
 static struct board board;
 static double now_s = 1000, gpu_s;

@@ -55,6 +55,7 @@ static struct {
     const char *hidden; /* widths of hidden layers only; NULL: of all layers */
     const char *first;  /* the address of ps 0 if this is the next one; NULL: this is ps 0 */
     const char *next;   /* the address of the ps after this one; NULL: this is the last one */
+    const struct server_observer *observer;
 } ps;
 
 enum { MOST = SERVER_OPERATORS + 1 };
@@ -63,7 +64,7 @@ static struct channel clients[MOST];
 
 static inline void *run(void *unused)
 {
-    ps.status = server_run(&ps.config);
+    ps.status = server_run(&ps.config, ps.observer);
     tell("left\n");
     return unused;
 }

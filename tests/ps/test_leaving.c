@@ -4,16 +4,6 @@
 #include "base/process/restart.h"
 #include "ps/server/internal.h"
 
-static struct server *shown; /* the one that runs */
-
-void __real_server_show(struct server *server);
-void __wrap_server_show(struct server *server);
-void __wrap_server_show(struct server *server)
-{
-    shown = server;
-    __real_server_show(server);
-}
-
 void __wrap_notify_restarting(void);
 void __wrap_notify_restarting(void)
 {
@@ -28,11 +18,29 @@ void __wrap_notify_alive(void)
     atomic_fetch_add(&alive, 1);
 }
 
-void __wrap_observe_alive(void);
-void __wrap_observe_alive(void)
+/* --- An observer --- */
+
+static struct server *shown; /* the one that runs */
+
+static void take(void *context, struct server *server)
 {
+    (void)context;
+    shown = server;
+}
+
+static void drop(void *context)
+{
+    (void)context;
+    shown = NULL;
+}
+
+static void count(void *context)
+{
+    (void)context;
     atomic_fetch_add(&seen_alive, 1);
 }
+
+static const struct server_observer observer = {.begin = take, .end = drop, .alive = count};
 
 static void end_job(int client, enum job_state state)
 {
@@ -128,5 +136,6 @@ int main(void)
         cmocka_unit_test(a_rollout_ends_it),
         cmocka_unit_test(it_leaves_after_the_chief),
     };
+    ps.observer = &observer;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,10 +175,10 @@ static void what_it_can_not_run(void **state)
     told();
     listen_in();
     load((struct config_setting){"task_index", "1"});
-    assert_int_equal(server_run(&ps.config), 2);
+    assert_int_equal(server_run(&ps.config, NULL), 2);
     config_free(&ps.config);
     load((struct config_setting){"bind", "192.0.2.1"}); /* an address that no machine has */
-    assert_int_equal(server_run(&ps.config), 1);
+    assert_int_equal(server_run(&ps.config, NULL), 1);
     config_free(&ps.config);
     const char *log = heard();
     assert_non_null(strstr(log, "task_index"));

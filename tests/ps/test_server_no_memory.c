@@ -64,7 +64,7 @@ static int run(int failing, const char **log)
     if (failing > 0) {
         no_memory_from(failing, 1);
     }
-    const int status = server_run(&config);
+    const int status = server_run(&config, NULL);
     no_memory_end();
     *log = heard();
     return status;

@@ -69,7 +69,7 @@ int service_run(struct machine *machine)
         say("error: it can't run in this version");
         return 1;
     }
-    int status = setup_is_ps(machine) ? server_run(&config) : remote_worker_run(&config);
+    int status = setup_is_ps(machine) ? server_run(&config, NULL) : remote_worker_run(&config);
     config_free(&config);
     if (status != 0 && status != RESTART_STATUS && status < 128 && !machine->complained) {
         fail("%s ends with status %d and does not say why", machine->name, status);

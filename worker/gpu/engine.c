@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "cuda/client.h"
 #include "cuda/use.h"
-#include "observe/process.h"
+#include "base/process/usage.h"
 #include "ps/store/model.h"
 #include "ps/store/store.h"
 #include "worker/device_log.h"

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/process/notify.h"
 #include "observe/observe.h"
-#include "observe/process.h"
+#include "base/process/usage.h"
 #include "ps/store/model.h"
 
 static const double FAST_BEAT_S = 0.02;

@@ -1,27 +1,9 @@
 /* What a ps shows on dashboards, and its answers to status queries. */
 #include "tests/ps/server/asking.h"
 
-#include "observe/observe.h"
 #include "ps/status.h"
 
 /* --- Dashboards --- */
-
-static void (*fill)(void *context, struct board *board);
-static void *filled;
-static char waits[256];
-
-void __wrap_observe_source(void (*source)(void *context, struct board *board), void *context);
-void __wrap_observe_source(void (*source)(void *context, struct board *board), void *context)
-{
-    fill = source;
-    filled = context;
-}
-
-void __wrap_observe_waiting(const char *what);
-void __wrap_observe_waiting(const char *what)
-{
-    snprintf(waits, sizeof waits, "%s", what);
-}
 
 /* The other ps' reports on themselves, by index; 0: none yet. */
 static struct board_member watched[SERVING_PS];
@@ -60,46 +42,42 @@ int __wrap_fleet_watch_members(struct fleet_watch *watch, struct board_member *m
     return watched_count;
 }
 
-static struct board board;
-static struct board_numbers numbers;
+static struct board_member shown[SERVING_PS + SERVING_WORKERS];
+static struct board_rollout rollout;
+static struct server_report report;
 
 static void look(void)
 {
-    fill(filled, &board);
-    board_copy(&board, &numbers);
+    report = (struct server_report){.members = shown, .rollout = &rollout};
+    assert_true(server_most_members(&serving.server) <= (int)(sizeof shown / sizeof *shown));
+    server_report(&serving.server, &report);
 }
 
 static struct serving_session *worker;
 
 static void begin(int index, int ps_count)
 {
-    struct error error;
     serving_config()->cluster.ps_hosts.count = ps_count;
     serving_begin(index);
     worker = NULL;
-    assert_true(board_create(&board, "ps", index, "", &error));
     watched_count = 0;
     watch_fails = false;
-    atomic_store(&observe_serves, true);
-    server_show(&serving.server);
+    server_watch_fleet(&serving.server);
 }
 
 static void end(void)
 {
-    server_hide(&serving.server);
-    assert_null(fill);
+    server_unwatch_fleet(&serving.server);
     assert_null(serving.server.watch);
     assert_int_equal(watches, 0);
-    atomic_store(&observe_serves, false);
-    board_destroy(&board);
     serving_end();
 }
 
 static void is(int place, const char *role, int task, const char *state)
 {
-    assert_string_equal(board.members[place].role, role);
-    assert_int_equal(board.members[place].task, task);
-    assert_string_equal(board.members[place].state, state);
+    assert_string_equal(shown[place].role, role);
+    assert_int_equal(shown[place].task, task);
+    assert_string_equal(shown[place].state, state);
 }
 
 static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
@@ -107,15 +85,15 @@ static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
     (void)state;
     begin(0, 1);
     look();
-    assert_int_equal(numbers.state, BOARD_WAITING);
-    assert_int_equal(numbers.global_step, 0);
-    assert_int_equal(numbers.last_step, -1);
-    assert_non_null(strstr(waits, "waiting for worker 0 (a:1) to initialise the model"));
+    assert_int_equal(report.state, JOB_WAITING);
+    assert_int_equal(report.global_step, -1);
+    assert_int_equal(report.last_step, -1);
+    assert_non_null(strstr(report.waits, "waiting for worker 0 (a:1) to initialise the model"));
     come(0);
     worker = come(1);
     assert_int_equal(begin_restore(3), 0);
     look();
-    assert_int_equal(numbers.state, BOARD_STARTING);
+    assert_int_equal(report.state, JOB_RESTORING);
     while (has_answer(chief)) {
         receive(chief);
     }
@@ -132,44 +110,42 @@ static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
     serving.server.job.buffered = 7;
     serving.server.job.last_step = 500;
     look();
-    assert_int_equal(numbers.state, BOARD_TRAINING);
-    assert_int_equal(numbers.generation, 4);
-    assert_int_equal(numbers.global_step, 31);
-    assert_int_equal(numbers.last_step, 500);
-    assert_int_equal(numbers.pushed, 1);
-    assert_int_equal(numbers.not_finite, 1);
-    assert_int_equal(numbers.stale, 3);
-    assert_int_equal(numbers.buffered, 7);
-    assert_int_equal(numbers.config_version, 1);
-    assert_string_equal(numbers.engine, "parameter server");
-    assert_string_equal(numbers.digest, "d16e57");
-    assert_true(numbers.bytes_in == 1100 && numbers.bytes_out == 1200);
-    assert_true(board.members[0].bytes_in == 1100 && board.members[0].bytes_out == 1200);
-    assert_string_equal(board.members[0].digest, "d16e57");
-    assert_true(board.loss == 0.5);
-    assert_string_equal(waits, "");
-    assert_int_equal(board.member_count, 1 + SERVING_WORKERS);
+    assert_int_equal(report.state, JOB_TRAINING);
+    assert_int_equal(report.generation, 4);
+    assert_int_equal(report.global_step, 31);
+    assert_int_equal(report.last_step, 500);
+    assert_int_equal(report.pushes, 1);
+    assert_int_equal(report.not_finite, 1);
+    assert_int_equal(report.stale, 3);
+    assert_int_equal(report.buffered, 7);
+    assert_int_equal(report.config_version, 1);
+    assert_string_equal(report.digest, "d16e57");
+    assert_true(report.bytes_in == 1100 && report.bytes_out == 1200);
+    assert_true(shown[0].bytes_in == 1100 && shown[0].bytes_out == 1200);
+    assert_string_equal(shown[0].digest, "d16e57");
+    assert_true(report.loss == 0.5f);
+    assert_string_equal(report.waits, "");
+    assert_int_equal(report.member_count, 1 + SERVING_WORKERS);
     is(0, "ps", 0, "ready");
-    is(2, "worker", 1, board.members[2].state);
+    is(2, "worker", 1, shown[2].state);
     is(4, "worker", 3, "absent");
-    assert_string_equal(board.members[0].address, "a:1");
-    assert_string_equal(board.members[2].address, "b:1");
-    assert_int_equal(board.members[2].local_step, 1);
+    assert_string_equal(shown[0].address, "a:1");
+    assert_string_equal(shown[2].address, "b:1");
+    assert_int_equal(shown[2].local_step, 1);
     const struct message_end_job over = {.job_state = JOB_DONE, .message = ""};
     assert_int_equal(ask(chief, MESSAGE_end_job, &over, MESSAGE_done), 0);
     look();
-    assert_int_equal(numbers.state, BOARD_DONE);
+    assert_int_equal(report.state, JOB_DONE);
     is(0, "ps", 0, "done");
     end();
 }
 
-static void a_loss_that_nobody_told_is_not_shown(void **state)
+static void a_loss_that_nobody_reported_is_not_a_number(void **state)
 {
     (void)state;
     begin(0, 1);
-    board.loss = 7;
     look();
-    assert_true(board.loss == 7);
+    assert_true(isnan(report.loss));
     end();
 }
 
@@ -180,13 +156,13 @@ static void the_other_ps_are_shown_as_they_say(void **state)
     assert_int_equal(watches, 1);
     look();
     is(0, "ps", 1, "starting"); /* no reports so far */
-    assert_int_equal(board.member_count, 1 + SERVING_WORKERS);
+    assert_int_equal(report.member_count, 1 + SERVING_WORKERS);
     for (int i = 0; i < SERVING_PS; i++) {
         watched[i] = (struct board_member){.role = "ps", .task = i, .state = "elsewhere"};
     }
     watched_count = SERVING_PS;
     look();
-    assert_int_equal(board.member_count, SERVING_PS + SERVING_WORKERS);
+    assert_int_equal(report.member_count, SERVING_PS + SERVING_WORKERS);
     is(0, "ps", 0, "elsewhere");
     is(1, "ps", 1, "starting"); /* itself, which it knows better */
     is(2, "worker", 0, "absent");
@@ -198,39 +174,29 @@ static void without_a_watch_the_others_are_not_shown(void **state)
     (void)state;
     serving_config()->cluster.ps_hosts.count = SERVING_PS;
     serving_begin(0);
-    struct error error;
-    assert_true(board_create(&board, "ps", 0, "", &error));
-    server_show(&serving.server); /* nobody watches */
-    assert_null(fill);
-    assert_int_equal(watches, 0);
     watch_fails = true;
-    atomic_store(&observe_serves, true);
-    server_show(&serving.server);
+    server_watch_fleet(&serving.server);
     look();
-    assert_int_equal(board.member_count, 1 + SERVING_WORKERS);
+    assert_int_equal(report.member_count, 1 + SERVING_WORKERS);
     end();
 }
 
 /* Unlisted ones while they are connected. */
 static void workers_that_joined_are_shown(void **state)
 {
-    struct error error;
     struct config *config = serving_config();
     (void)state;
     config->cluster.worker_hosts.count = 2;
     config->cluster.elastic = true;
     config->cluster.elastic_workers = 2;
     serving_begin(0);
-    assert_true(board_create(&board, "ps", 0, "", &error));
-    atomic_store(&observe_serves, true);
-    server_show(&serving.server);
     look();
-    assert_int_equal(board.member_count, 3);
+    assert_int_equal(report.member_count, 3);
     come(3);
     look();
-    assert_int_equal(board.member_count, 4);
+    assert_int_equal(report.member_count, 4);
     is(2, "worker", 1, "absent");
-    assert_int_equal(board.members[3].task, 3);
+    assert_int_equal(shown[3].task, 3);
     end();
 }
 
@@ -383,7 +349,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ps_shows_itself_and_the_workers_it_knows),
-        cmocka_unit_test(a_loss_that_nobody_told_is_not_shown),
+        cmocka_unit_test(a_loss_that_nobody_reported_is_not_a_number),
         cmocka_unit_test(the_other_ps_are_shown_as_they_say),
         cmocka_unit_test(without_a_watch_the_others_are_not_shown),
         cmocka_unit_test(workers_that_joined_are_shown),

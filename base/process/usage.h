@@ -1,6 +1,6 @@
 /* Resources that this process uses, as the kernel counts them, and its GPUs. Any thread. */
-#ifndef OBSERVE_PROCESS_H
-#define OBSERVE_PROCESS_H
+#ifndef BASE_PROCESS_USAGE_H
+#define BASE_PROCESS_USAGE_H
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 /* From getrusage and /proc/self; takes a few microseconds, except for the list of descriptors. */
-#include "observe/process.h"
+#include "base/process/usage.h"
 
 #include <dirent.h>
 #include <math.h>
