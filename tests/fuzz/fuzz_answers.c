@@ -10,6 +10,7 @@
 #include "tests/fuzz/fuzz.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sodium.h>
 #include <sys/socket.h>
 
