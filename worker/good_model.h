@@ -17,7 +17,7 @@
 #include "worker/engine.h"
 
 struct good_model {
-    struct config_train train; /* by which the state is kept; owns nothing */
+    struct config_train train;     /* by which the state is kept; owns nothing */
     struct checkpoint_state state; /* memory NULL: it is on disk only */
     struct checkpoint_info record; /* as it was then. Its texts are not valid */
     int64_t global_step;           /* its step */

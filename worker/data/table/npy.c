@@ -294,12 +294,12 @@ static void read_long_sizes(const uint8_t *extra, size_t size, uint64_t *packed,
 static bool find_member(struct zip_member *member, const uint8_t *file, uint64_t directory, const uint8_t *entry)
 {
     *member = (struct zip_member){.name = (const char *)entry + ZIP_ENTRY,
-                              .name_size = (size_t)little(entry + 28, 2),
-                              .method = little(entry + 10, 2),
-                              .checksum = little(entry + 16, 4),
-                              .packed = little(entry + 20, 4),
-                              .plain = little(entry + 24, 4),
-                              .start = little(entry + 42, 4)};
+                                  .name_size = (size_t)little(entry + 28, 2),
+                                  .method = little(entry + 10, 2),
+                                  .checksum = little(entry + 16, 4),
+                                  .packed = little(entry + 20, 4),
+                                  .plain = little(entry + 24, 4),
+                                  .start = little(entry + 42, 4)};
     const uint8_t *local = file + member->start;
     if (member->start + ZIP_LOCAL > directory || memcmp(local, "PK\3\4", 4) != 0) {
         return false;
