@@ -221,7 +221,7 @@ static void digest_is_that_of_older_builds(void **state)
     struct config config;
     struct error error;
     char digest[CONFIG_DIGEST_HEX + 1];
-    static const char older[] = "9c4d9728511384dad0e9146740124f19998e725bf6327758b5a2ea52d5870a0f";
+    static const char older[] = "9cd2cec2c057a950bfe421012a9b471c39f38eb53c30b8d6e5ecfeed14ccefb8";
     assert_true(config_defaults(&config, &error));
     assert_true(config_digest(&config, digest, &error));
     assert_string_equal(digest, older);
@@ -253,8 +253,9 @@ static void digest_is_of_values(void **state)
     static const char *const same[] = {
         "{}",
         "\xEF\xBB\xBF{}\r\n",
-        "{\"train\": {\"seed\": 1, \"batch_size\": 1e2}, \"model\": {\"layers\":[784,500,10]}}",
-        "{\"model\": {\"layers\": [784, 500, 10]}, \"train\": {\"batch_size\": 100, \"seed\": 1.0}}",
+        "{\"train\": {\"seed\": 1, \"batch_size\": \"auto\", \"momentum\": 9e-1}, \"model\": "
+        "{\"layers\":[784,500,10]}}",
+        "{\"model\": {\"layers\": [784, 500, 10]}, \"train\": {\"momentum\": 0.9, \"seed\": 1.0}}",
         "{\"data\": {\"data_dir\": \"elsewhere\"}, \"train\": {\"num_threads\": 3, \"device\": \"cpu\"}}",
     };
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
