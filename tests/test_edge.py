@@ -285,7 +285,8 @@ def test_rows_that_stay_apart_are_preprocessed_as_if_they_were_together(trainer,
     (tmp_path / "all").mkdir()
     for index in range(3):
         shutil.copy(tmp_path / f"data{index}" / "train.csv", tmp_path / "all" / f"train{index}.csv")
-    table = ("--data_source=table", "--target=class", "--batch_size=10", "--layers=5,8,2", "--validation_size=auto")
+    table = ("--data_source=table", "--target=class", "--batch_size=10", "--layers=5,8,2", "--validation_size=auto",
+             "--optimizer=sgd", "--learning_rate=0.5")
     train(trainer, *SMALL, *table, "--data_dir=all", "--train_steps=10", "--train_dir=together", cwd=tmp_path)
     flags = (*ROUNDS, *table, "--data_sharding=own", "--local_steps=4", "--save_model_secs=0", "--save_steps=10")
     for steps in (20, 30):
@@ -343,7 +344,8 @@ def test_workers_validate_on_their_own_rows(trainer, tmp_path):
     text = (tmp_path / "data2" / "train.csv").read_text()
     flags = (*ROUNDS, "--data_source=table", "--target=class", "--batch_size=10", "--layers=5,8,2",
              "--validation_size=60", "--data_sharding=own", "--local_steps=4", "--min_workers=3",
-             "--validate_steps=10", "--train_steps=30", "--num_threads=1", "--optimizer=adam", "--learning_rate=0.01")
+             "--validate_steps=10", "--train_steps=30", "--num_threads=1", "--optimizer=adam", "--learning_rate=0.01",
+             "--best_metric=accuracy")
     found = {}
     for name in ("chief", "workers", "odd"):
         (tmp_path / name).mkdir()

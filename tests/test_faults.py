@@ -176,7 +176,9 @@ def test_a_loss_that_explodes(trainer, tmp_path):
     flags = (*BUSY, "--optimizer=sgd", "--save_steps=20", "--train_dir=kept")
     train(trainer, *flags, "--train_steps=40", cwd=tmp_path)
     result = run(trainer, *flags, "--learning_rate=1e30", "--train_steps=100", cwd=tmp_path, status=1)
-    assert len(result.stderr.splitlines()) == 1
+    *warnings, refusal = result.stderr.splitlines()
+    assert len(warnings) == 3 and all("training goes back to step 40" in line for line in warnings)
+    assert "error: " in refusal and "which was lowered 3 times" in refusal
     for word in ("step 4", "1e+30", checkpoints(tmp_path / "kept")[40].name, "--learning_rate"):
         assert word in result.stderr, result.stderr
     assert list(checkpoints(tmp_path / "kept")) == [20, 40]

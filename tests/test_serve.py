@@ -692,6 +692,8 @@ def test_the_best_by_validation_is_served_where_that_is_wanted(trainer, tmp_path
         (tmp_path / "new").rename(best)
         wait_for(lambda: server.metric("trainer_serve_model_version") == 40, "the better one")
     with Served(trainer, "run", cwd=tmp_path) as server:
+        assert server.metric("trainer_serve_model_version") == 40
+    with Served(trainer, "run", "--checkpoint=newest", cwd=tmp_path) as server:
         assert server.metric("trainer_serve_model_version") == 60
 
 
@@ -719,7 +721,7 @@ def test_models_beyond_their_memory_are_refused(trainer, tmp_path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["nothing"], "nothing"),
-    (["run", "--checkpoint=oldest"], "--checkpoint: must be newest or best"),
+    (["run", "--checkpoint=oldest"], "--checkpoint: must be best or newest"),
     (["run", "--max_queue=0"], "--max_queue: must be a number from 1"),
     (["x", "y"], "two models are called model"),
     (["a/b=x"], "not a model's name"),

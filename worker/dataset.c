@@ -545,6 +545,9 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     if (schema && config->train.loss == LOSS_AUTO) {
         config->train.loss = schema_usual_loss(schema);
     }
+    if (schema && dataset->validation.count == 0 && config_was_chosen(config, "train", "patience")) {
+        config->train.patience = 0; /* so few rows that none are held out */
+    }
     if (schema && config->train.best_metric == METRIC_AUTO) {
         config->train.best_metric = usual_metric(&config->train, dataset->train.targets);
     }

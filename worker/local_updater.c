@@ -379,8 +379,8 @@ static bool go_back(struct updater *updater, const struct good_model *good)
         begin_to_save_best(local);
     }
     collect_saved(local, true);
-    const bool has_later = local->writer && !good->is_best && local->ledger.last[0] != '\0' &&
-                           local->ledger.last_step >= good->global_step;
+    const bool has_kept = local->writer && local->ledger.last[0] != '\0';
+    const bool has_later = has_kept && !good->is_best && local->ledger.last_step >= good->global_step;
     if ((has_later && !restore(local, &is_restored)) || (!is_restored && !put_good(local, good))) {
         return false;
     }

@@ -88,11 +88,9 @@ bool training_diverges(struct training *training, const char *what, double loss,
     const double rate = schedule_learning_rate(train, step);
     char kept[CHECKPOINT_MAX_PATH + 64] = "there is no checkpoint from before", often[48] = "";
     struct updater_record record;
-    if (go_back(training, what, loss, step)) {
-        return false;
-    }
-    if (training->end == TRAINING_FAILED) {
-        return false; /* for another reason */
+    const bool had_failed = training->end == TRAINING_FAILED;
+    if (go_back(training, what, loss, step) || (!had_failed && training->end == TRAINING_FAILED)) {
+        return false; /* it goes on, or failed for another reason */
     }
     training->updater->table->record(training->updater, &record); /* the current one may be the last good one */
     if (record.last_checkpoint) {
@@ -171,8 +169,8 @@ bool training_check_data(const struct training *training, struct error *error)
                          config_loss_name(loss));
     }
     /* A size of 0 would have been refused with the config. */
-    const bool has_patience = train->patience > 0 && !config_was_chosen(training->config, "train", "patience");
-    return (train->target_accuracy == 0 && train->target_metric == 0 && !has_patience) || has_validation(training) ||
+    return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
+           has_validation(training) ||
            error_set(
                error,
                "train.target_metric, target_accuracy and patience are measured on the validation examples, and of "
@@ -185,7 +183,8 @@ static void scale_patience(struct training *training)
 {
     struct config *config = training->config;
     const int64_t every = config->output.validate_steps, epoch = plan_epoch_end(&training->plan, 1);
-    if (config->train.patience > 0 && every > 0 && epoch > every && config_was_chosen(config, "train", "patience")) {
+    const bool is_chosen = config_is_of_table(config) && config_was_chosen(config, "train", "patience");
+    if (config->train.patience > 0 && every > 0 && epoch > every && is_chosen) {
         config->train.patience = (int)fmin(config->train.patience * (double)(epoch / every), INT_MAX);
     }
 }

@@ -209,7 +209,8 @@ static void run(struct evaluation *evaluation, const struct config_train *train,
 static void two_classes_by_softmax_or_sigmoid(void **state)
 {
     (void)state;
-    const struct config_train softmax = {.loss = LOSS_AUTO}, sigmoid = {.loss = LOSS_SIGMOID};
+    const struct config_train softmax = {.loss = LOSS_AUTO, .threshold = CONFIG_AUTO},
+                              sigmoid = {.loss = LOSS_SIGMOID, .threshold = CONFIG_AUTO};
     float z[] = {-2, 1, 0.5f, 3, -0.25f}, both[10], wanted[] = {0, 1, 0, 1, 1};
     int32_t label[] = {0, 1, 0, 1, 1};
     for (int i = 0; i < 5; i++) {

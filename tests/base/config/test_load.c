@@ -252,8 +252,9 @@ static void digest_is_of_values(void **state)
     static const char *const same[] = {
         "{}",
         "\xEF\xBB\xBF{}\r\n",
-        "{\"train\": {\"seed\": 1, \"batch_size\": 1e2}, \"model\": {\"layers\":[784,500,10]}}",
-        "{\"model\": {\"layers\": [784, 500, 10]}, \"train\": {\"batch_size\": 100, \"seed\": 1.0}}",
+        "{\"train\": {\"seed\": 1, \"batch_size\": \"auto\", \"momentum\": 9e-1}, \"model\": "
+        "{\"layers\":[784,500,10]}}",
+        "{\"model\": {\"layers\": [784, 500, 10]}, \"train\": {\"momentum\": 0.9, \"seed\": 1.0}}",
         "{\"data\": {\"data_dir\": \"elsewhere\"}, \"train\": {\"num_threads\": 3, \"device\": \"cpu\"}}",
     };
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
