@@ -6,12 +6,13 @@
  * "layer0/weights/ExponentialMovingAverage". The header's "__metadata__" holds strings: format, format_version,
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_loss, best_step, bad_validations, retries
- * (after divergences), threshold of a binary model or an anomaly detector, of a model of tables loss (with huber_delta
- * and quantile, of numbers) and preprocessing (with test_share, group and time, by which its test rows are held out),
- * of pictures whose folders have names class_names, data (the fingerprint of the training set:
- * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few held-out
- * rows with the model's answers: worker/kept_rows.h), config_digest, fleet_version, and "digest": BLAKE2b-256 in hex
- * over the whole file, with the digest's own 64 characters taken as '0'. It is verified before anything else is trusted.
+ * (after divergences), threshold of a binary model or an anomaly detector, of a model of tables loss (with
+ * huber_delta and quantile, of numbers) and preprocessing (with test_share, group and time, by which its test rows
+ * are held out), of pictures whose folders have names class_names, data (the fingerprint of the training set:
+ * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few
+ * held-out rows with the model's answers: worker/kept_rows.h), config_digest, fleet_version, and "digest":
+ * BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified before
+ * anything else is trusted.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H

@@ -27,7 +27,7 @@ WORDS = {
     "desk": "coordinator", "door": "accept queue", "farewell": "leave", "glance": "peek", "gives_way": "low priority",
     "goodbye": "close_notify", "guess": "estimate", "hears": "receives", "heard": "received", "introduce": "identify",
     "let_go": "release", "lets_go": "releases", "linger": "keep alive", "lobby": "handshake queue",
-    "newcomer": "new connection", "news": "update", "nobody": "no peer, none", "objection": "verify error",
+    "newcomer": "new connection", "news": "update", "objection": "verify error",
     "patience_s": "timeout", "recall": "load",
     "roster": "member list", "rouse": "wake", "somebody": "a peer", "spoil": "set error", "stand_by": "helper",
     "stirred": "readable", "stranger": "unauthenticated peer", "suffer": "tolerate", "takers": "participants",
