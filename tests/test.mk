@@ -11,10 +11,10 @@ build/clocked/trainer: build/product/tests/clock.o $(objects) $(musl_libs)
 
 # The next version of the product: one more key of the job (tests/other_key, at the end of the table), and a protocol
 # version more, with one more field of a message (see tests/test_mixed.py). Only the files that know the key, the
-# versions and the field are compiled anew. The key has no field of its own, and the message isn't the largest, so that
+# versions and the field are compiled again. The key has no field of its own, and the message isn't the largest, so that
 # all other files see the same structs.
-other_made := base/config/keys net/message net/handshake ps/rollout/target_program worker/remote/heartbeat \
-	worker/remote/chief/transfer worker/remote/operator/rollout_programs
+other_made := base/config/keys net/message net/handshake ps/rollout/participant worker/remote/heartbeat \
+	worker/remote/transfer worker/remote/operator/rollout
 other_net  := build/other/net/message.h build/other/net/message_table.h
 
 build/other/base/config/keys.c: base/config/keys.c tests/other_key
