@@ -112,13 +112,19 @@ static void put_header(struct prediction *self)
     fputc('\n', self->out);
 }
 
+/* Has the client gone, or been refused memory? */
+static bool is_unwanted(const struct prediction *self)
+{
+    return budget_is_closed(self->account) || budget_refusal(self->account) != BUDGET_FITS;
+}
+
 static bool put_batch(struct prediction *self, struct error *error)
 {
     struct engine *engine = self->engine;
     if (self->count == 0) {
         return true;
     }
-    if (budget_is_closed(self->account) || budget_refusal(self->account) != BUDGET_FITS) {
+    if (is_unwanted(self)) {
         return error_set(error, "%s: nobody takes the predictions", rows_name(self->rows));
     }
     if (!engine->table->forward(engine, false, &self->examples, 0, self->count, self->outputs, error)) {
@@ -144,18 +150,21 @@ static bool put_batch(struct prediction *self, struct error *error)
 
 /* --- rows --- */
 
+/* Adds it to the batch, which has room. False: the row is faulty, and the batch as before. */
 static bool take_row(struct prediction *self, const struct row *row, struct error *error)
 {
     if (!encoder_add(&self->encoder, self->rows, row, &self->examples, self->count, error)) {
         return false;
     }
+    const size_t before = self->text_used;
     if (!append_row(self, row)) {
+        self->text_used = before; /* no line without its end */
         return error_set(error, "%s: out of memory for a batch of rows", rows_name(self->rows));
     }
     if (self->watch && self->watch->took) {
         self->watch->took(self->watch->context, &self->encoder, row);
     }
-    return ++self->count < BATCH || put_batch(self, error);
+    return true;
 }
 
 static bool predict_all(struct prediction *self, struct error *error)
@@ -170,9 +179,12 @@ static bool predict_all(struct prediction *self, struct error *error)
             return false;
         }
         if (status == CSV_ROW && take_row(self, &row, error)) {
+            if (++self->count == BATCH && !put_batch(self, error)) {
+                return false;
+            }
             continue;
         }
-        if (self->bad++ >= self->trained->config.data.max_bad_records) {
+        if (is_unwanted(self) || self->bad++ >= self->trained->config.data.max_bad_records) {
             return false;
         }
         log_warning("%s; the row is left out", error->text);
