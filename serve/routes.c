@@ -551,6 +551,12 @@ static struct http_route routes[] = {
     {NULL, 0, false, false, 0, NULL},
 };
 
+static bool is_busy(void *context)
+{
+    const struct service *service = context;
+    return work_waiting(service->work) > 0;
+}
+
 enum { REQUEST_PART = 4 /* of --max_memory_mb, for one request */ };
 
 bool routes_serve(struct service *service, const struct guard *guard, struct error *error)
@@ -563,6 +569,7 @@ bool routes_serve(struct service *service, const struct guard *guard, struct err
     struct http_options options = {.routes = routes,
                                    .context = service,
                                    .tick = tick,
+                                   .is_busy = is_busy,
                                    .log = service->access.path ? log_access : NULL,
                                    .most_bytes = service->most_memory,
                                    .most_each = service->most_memory / REQUEST_PART,

@@ -110,6 +110,7 @@ struct http_connection {
     int refusal; /* the status that the parser's callback refused with; 0: none */
     const char *refusal_text, *refusal_headers;
     bool is_known;       /* it has shown the token */
+    bool has_asked;      /* a request has begun */
     bool is_health;      /* its last request was a health check */
     bool wants_continue; /* "100 Continue" must be sent */
     bool is_gone;        /* its socket is closed; a handler still has the request */

@@ -319,6 +319,7 @@ static bool take_in(struct http_connection *connection, const uint8_t *bytes, si
         size_t taken;
         if (connection->life == LIFE_IDLE) {
             connection_live(connection, LIFE_HEAD);
+            connection->has_asked = true;
         }
         if (!parse(connection, bytes, size, &taken)) {
             refuse_rest(connection);
@@ -441,10 +442,13 @@ static void move_on(struct http_connection *connection)
 static void on_event(struct http_connection *connection, uint32_t events)
 {
     const bool is_handled = connection->life == LIFE_HANDLED;
+    if (connection->is_gone) {
+        return; /* since epoll reported it: its descriptor may be another's already */
+    }
     if ((events & EPOLLRDHUP) && connection->left_s <= 0) {
         connection->left_s = connection->server->now_s; /* or it only sends no more: drop_leavers */
     }
-    if (!connection->is_gone && (events & (EPOLLERR | EPOLLHUP)) && (is_handled || !(events & EPOLLIN))) {
+    if ((events & (EPOLLERR | EPOLLHUP)) && (is_handled || !(events & EPOLLIN))) {
         drop(connection);
     } else if (is_handled && (events & EPOLLRDHUP)) {
         watch_for(connection, 0);
@@ -476,8 +480,9 @@ static int expendable(const struct http_connection *connection)
         [LIFE_ENDING] = 7,     [LIFE_ANSWERING] = 6, [LIFE_STREAMING] = 4, [LIFE_HANDLED] = 2};
     const struct http_server *server = connection->server;
     const int crowd = connection->peer->connections;
-    const bool is_new = (connection->life == LIFE_SHAKING || connection->life == LIFE_HEAD) &&
-                        server->now_s - connection->since_s < HTTP_STALL_S;
+    const bool comes = connection->life == LIFE_SHAKING || connection->life == LIFE_HEAD ||
+                       (connection->life == LIFE_IDLE && !connection->has_asked);
+    const bool is_new = comes && server->now_s - connection->since_s < HTTP_STALL_S;
     return (connection->is_known ? 0 : UNKNOWN) + (crowd > server->most_connections / SHARE ? crowd * CROWD : 0) +
            (is_stalled(connection) ? STALLED
             : is_new               ? FRESH
@@ -535,15 +540,17 @@ static void evict_stalled(struct http_server *server)
 }
 
 /*
- * Handlers need not answer those who have left. Who only sends no more, and is answered within HTTP_STALL_S, looks the
- * same until then.
+ * Handlers need not answer those who have left. Who only sends no more looks the same until the answer is sent, and
+ * gets HTTP_LEFT_S, or HTTP_STALL_S while other requests wait.
  */
 static void drop_leavers(struct http_server *server)
 {
     struct http_connection *next;
+    const bool is_busy = server->options.is_busy && server->options.is_busy(server->options.context);
+    const double most_s = is_busy ? HTTP_STALL_S : HTTP_LEFT_S;
     for (struct http_connection *at = server->queues[LIFE_HANDLED].first; at; at = next) {
         next = at->after;
-        if (at->left_s > 0 && server->now_s - fmax(at->left_s, at->since_s) >= HTTP_STALL_S) {
+        if (at->left_s > 0 && server->now_s - fmax(at->left_s, at->since_s) >= most_s) {
             drop(at);
         }
     }

@@ -31,7 +31,8 @@ enum {
     HTTP_LINGER_S = 2, /* after an answer that ends a connection, for the peer to read it */
     HTTP_MOVE_BYTES = 64 * 1024,
     HTTP_BODY_SLACK = 64, /* readable bytes after a request's body */
-    HTTP_STALL_S = 1,     /* who reads nothing for so long, or leaves, makes room for others */
+    HTTP_STALL_S = 1,     /* who reads nothing for so long, or leaves while others wait, makes room for them */
+    HTTP_LEFT_S = 60,     /* who sends no more is answered for so long if nobody waits */
     HTTP_TIMES = 16,      /* bytes that a request may take for each of its own, besides http_options.most_each */
 };
 
@@ -66,8 +67,9 @@ struct http_options {
     uint16_t port;
     int listener;                    /* a listening socket to use instead of these two, owned by the server; 0: none */
     const struct http_route *routes; /* the first match counts; ends with a path of NULL. Borrowed, as all below */
-    void *context;                   /* for routes and tick */
+    void *context;                   /* for routes, tick and is_busy */
     void (*tick)(void *context);     /* each second, on the server's thread; NULL: none */
+    bool (*is_busy)(void *context);  /* do requests wait for others? Asked on the server's thread; NULL: never */
     /* For each answer except streams, on the server's thread; NULL: none. */
     void (*log)(void *context, const struct http_logged *logged);
     const struct web_keys *keys; /* NULL: plain text */
