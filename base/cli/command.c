@@ -222,8 +222,8 @@ static bool is_member(const struct invocation *run)
 static bool check_trust(const char *path, struct error *error)
 {
     char folder[VERSIONS_PATH];
-    return !file_exists(path) || (trust_file(path, error) && versions_path(path, NULL, folder, error) &&
-                                  (!file_exists(folder) || trust_folder(folder, error)));
+    return trust_file(path, error) && versions_path(path, NULL, folder, error) &&
+           (!file_exists(folder) || trust_folder(folder, error));
 }
 
 static bool load_config(struct invocation *run, struct error *error)
@@ -242,10 +242,11 @@ static bool load_config(struct invocation *run, struct error *error)
     if (run->call.command->only_shows) {
         trust_everything();
     }
-    if (!check_trust(path, error)) {
+    const bool is_there = given || file_exists(path); /* one that appears later decides nothing here */
+    if (is_there && !check_trust(path, error)) {
         return false;
     }
-    if (run->call.command->vouches && is_member(run) && file_exists(path)) {
+    if (run->call.command->vouches && is_member(run) && is_there) {
         probation_check(path);
         if (!is_parent(run)) {
             program_launch(path, run->call.command->vouches);

@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/text/json.h"
 #include "base/text/suggest.h"
+#include "base/trust.h"
 
 enum { CONFIG_MAX_FILE = 1 << 20 };
 
@@ -231,7 +232,8 @@ static bool read_version(struct config *config, const char *config_path, struct 
     if (!there || (int64_t)number <= config->fleet.version) {
         return true;
     }
-    bool done = versions_open(&versions, config_path, error) &&
+    bool done = versions_path(config_path, NULL, name, error) && trust_folder(name, error) &&
+                versions_open(&versions, config_path, error) &&
                 versions_read(&versions, number, &job, &job_size, error) &&
                 versions_read_local(&versions, number, &local, &local_size, error);
     if (done) {
@@ -352,7 +354,7 @@ bool config_load(struct config *config, const char *path, const struct config_se
     if (!path && file_exists(CONFIG_DEFAULT_PATH)) {
         path = CONFIG_DEFAULT_PATH;
     }
-    if (path && !file_read(path, CONFIG_MAX_FILE, &bytes, &size, error)) {
+    if (path && !(trust_file(path, error) && file_read(path, CONFIG_MAX_FILE, &bytes, &size, error))) {
         return false;
     }
     bool done = parse(config,

@@ -68,7 +68,8 @@ static bool find_program(const char *config_path, uint64_t version, program_vouc
     }
     return (!vouches || vouches(config_path, version, digest, error)) && programs_name(&programs, config_path, error) &&
            programs_path(&programs, digest, path, error) && (!file_exists(path) || trust_file(path, error)) &&
-           (programs_have_whole(&programs, digest) || error_set(error, "%s: is damaged, or not there", path));
+           (programs_have_whole(&programs, digest) || error_set(error, "%s: is damaged, or not there", path)) &&
+           trust_file(path, error); /* it may have appeared only now */
 }
 
 bool program_prepare(const char *config_path, uint64_t version, bool on_probation, struct error *error)
