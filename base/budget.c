@@ -71,23 +71,37 @@ static bool refuse(struct budget_account *account, enum budget_refusal why, stru
     return false;
 }
 
-bool budget_charge(struct budget_account *account, size_t bytes, struct error *error)
+static enum budget_refusal add(struct budget_account *account, size_t bytes)
 {
-    if (!account) {
-        return true;
-    }
     const size_t used = atomic_load(&account->used), most = most_of(account);
     if (budget_is_closed(account)) {
-        return refuse(account, BUDGET_GONE, error);
+        return BUDGET_GONE;
     }
     if (used > most || bytes > most - used) {
-        return refuse(account, BUDGET_NEVER, error);
+        return BUDGET_NEVER;
     }
     if (!budget_reserve(account->budget, bytes)) {
-        return refuse(account, BUDGET_LATER, error);
+        return BUDGET_LATER;
     }
     atomic_fetch_add(&account->used, bytes);
-    return true;
+    return BUDGET_FITS;
+}
+
+bool budget_charge(struct budget_account *account, size_t bytes, struct error *error)
+{
+    const enum budget_refusal why = account ? add(account, bytes) : BUDGET_FITS;
+    return why == BUDGET_FITS || refuse(account, why, error);
+}
+
+bool budget_charge_for(struct budget_account *account, struct budget_account *to, size_t bytes, struct error *error)
+{
+    const enum budget_refusal why = !account ? BUDGET_FITS : budget_is_closed(account) ? BUDGET_GONE : add(to, bytes);
+    return why == BUDGET_FITS || refuse(account, why == BUDGET_NEVER ? BUDGET_LATER : why, error);
+}
+
+bool budget_try(struct budget_account *account, size_t bytes)
+{
+    return !account || add(account, bytes) == BUDGET_FITS;
 }
 
 void budget_force(struct budget_account *account, size_t bytes)
@@ -117,6 +131,11 @@ void budget_move(struct budget_account *from, struct budget_account *to, size_t 
         (void)before;
         atomic_fetch_add(&to->used, bytes);
     }
+}
+
+void budget_forget(struct budget_account *account)
+{
+    atomic_store(&account->refusal, (int)BUDGET_FITS);
 }
 
 void budget_close(struct budget_account *account)

@@ -47,12 +47,24 @@ struct budget_account {
 /* False: nothing was charged, and the error (NULL: not wanted) says which limit it would exceed. */
 bool budget_charge(struct budget_account *account, size_t bytes, struct error *error);
 
+/*
+ * Charges `to` for what several requests need, of which this one is the first; a refusal is this one's, and never
+ * BUDGET_NEVER. An account that is NULL counts nothing.
+ */
+bool budget_charge_for(struct budget_account *account, struct budget_account *to, size_t bytes, struct error *error);
+
+/* As budget_charge, for what can be done without, such as compression: a refusal is not remembered. */
+bool budget_try(struct budget_account *account, size_t bytes);
+
 /* Charges what can't be refused, such as a short error message, even beyond the limits. */
 void budget_force(struct budget_account *account, size_t bytes);
 void budget_release(struct budget_account *account, size_t bytes);
 
 /* Moves a charge to another account of the same budget, whose limit does not matter. */
 void budget_move(struct budget_account *from, struct budget_account *to, size_t bytes);
+
+/* Another request begins: what was refused before has nothing to do with it. */
+void budget_forget(struct budget_account *account);
 
 /* From now on every charge is refused, so that work whose result nobody awaits ends. */
 void budget_close(struct budget_account *account);

@@ -41,7 +41,7 @@ void packer_end(struct packer *packer)
 static bool squeeze(struct packer *packer, int window, struct text_buffer *text)
 {
     const size_t room = text->size;
-    if (!budget_charge(text->account, room, NULL)) {
+    if (!budget_try(text->account, room)) {
         return false;
     }
     uint8_t *packed = malloc(room);

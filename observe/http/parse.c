@@ -590,6 +590,7 @@ static int on_message_complete(llhttp_t *parser)
 {
     struct http_connection *connection = parser->data;
     connection->request->is_whole = true;
+    budget_forget(&connection->account); /* parse_room may have been refused what was granted later */
     return HPE_PAUSED;
 }
 

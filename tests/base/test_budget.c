@@ -56,6 +56,40 @@ static void test_a_closed_account_gets_nothing(void **state)
     assert_int_equal(atomic_load(&budget.used), 0);
 }
 
+static void test_refusals_that_do_not_count(void **state)
+{
+    struct budget budget = {.most = 100};
+    struct budget_account account = {.budget = &budget};
+    struct error error;
+    (void)state;
+    assert_true(budget_try(NULL, 1));
+    assert_false(budget_try(&account, 101));
+    assert_int_equal(budget_refusal(&account), BUDGET_FITS);
+    assert_false(budget_charge(&account, 101, &error));
+    budget_forget(&account);
+    assert_int_equal(budget_refusal(&account), BUDGET_FITS);
+    assert_true(budget_try(&account, 100));
+    budget_release(&account, 100);
+}
+
+static void test_a_shared_charge_is_refused_to_who_asks(void **state)
+{
+    struct budget budget = {.most = 100};
+    struct budget_account account = {.budget = &budget, .most = 1}, shared = {.budget = &budget};
+    struct error error;
+    (void)state;
+    assert_true(budget_charge_for(NULL, NULL, 101, &error));
+    assert_true(budget_charge_for(&account, &shared, 100, &error));
+    assert_int_equal(atomic_load(&account.used), 0);
+    assert_false(budget_charge_for(&account, &shared, 1, &error));
+    assert_int_equal(budget_refusal(&account), BUDGET_LATER);
+    assert_int_equal(budget_refusal(&shared), BUDGET_FITS);
+    budget_release(&shared, 100);
+    budget_close(&account);
+    assert_false(budget_charge_for(&account, &shared, 1, &error));
+    assert_int_equal(budget_refusal(&account), BUDGET_GONE);
+}
+
 enum { THREADS = 4, ROUNDS = 20000 };
 
 static struct budget shared = {.most = 1000};
@@ -94,6 +128,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_a_closed_account_gets_nothing),
+        cmocka_unit_test(test_refusals_that_do_not_count),
+        cmocka_unit_test(test_a_shared_charge_is_refused_to_who_asks),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
