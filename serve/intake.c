@@ -161,6 +161,9 @@ bool intake_add_fields(struct intake *intake, const struct csv_field *fields, in
         return false;
     }
     const struct row one = {.fields = fields, .count = intake_columns(intake->version), .line = (uint64_t)row};
+    if (intake->keeps && !charge(intake, GROWTH * request_log_row_bytes(&one), error)) {
+        return false;
+    }
     if (!encoder_add(&intake->encoder, NULL, &one, &intake->examples, intake->examples.count, error)) {
         return false;
     }
@@ -182,7 +185,7 @@ static bool widen(struct intake *intake, struct error *error)
     const size_t inputs = (size_t)version_inputs(intake->version);
     if (intake->wide_room < intake->room) {
         const size_t more = (size_t)(intake->room - intake->wide_room) * inputs * sizeof(float);
-        if (!charge(intake, more, error)) {
+        if (!budget_charge_for(intake->account, intake->shared, more, error)) {
             return false;
         }
         float *values = realloc(intake->values, (size_t)intake->room * inputs * sizeof *values);

@@ -35,6 +35,7 @@ struct intake {
     /* Of the request being read: */
     struct budget_account *account; /* its rows are charged here; NULL: nowhere */
     size_t charged;
+    struct budget_account *shared; /* charged for what all requests of a batch need; used where `account` is set */
     int rows, charged_rows;
     bool may_lend;             /* its body stays until it is answered, so pictures may be computed from it */
     struct examples lent;      /* bytes lent instead of added; count 0: none */

@@ -55,7 +55,7 @@ static bool read_rows(struct call *call, struct intake *intake, struct error *er
         return error_set(error, "out of memory for the answer");
     }
     struct version *version = call->version;
-    struct onlooker onlooker = {.call = call};
+    struct onlooker onlooker = {.call = call, .raw = {.account = call->account}};
     const struct predict_watch watch = {call->is_kept ? take_row : NULL, see_rows, &onlooker};
     const bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], call->body, call->size,
                                          call->account, &watch, out, error);

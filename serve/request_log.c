@@ -36,6 +36,7 @@ enum {
     MOST_PENDING = 8 << 20, /* bytes in memory */
     PARTS = 8,              /* minimum number of files that share the space on disk */
     MOST_PATH = 4096,
+    ROWS_AT_ONCE = 256,
     BLOCK = 4096,    /* of a file system: a small image takes one */
     TEST_EVERY = 10, /* one image in this many is for the test: a folder of images needs some */
 };
@@ -423,7 +424,8 @@ bool request_log_wants(struct request_log *log)
     return (double)philox_uniform(drawn.word[0]) < log->options.share;
 }
 
-static void add_item(struct request_log *log, struct item *item, const void *bytes, size_t size,
+/* item NULL: all of them are lost. False: it is lost, because the log is behind. */
+static bool add_item(struct request_log *log, struct item *item, const void *bytes, size_t size,
                      const struct answers *answers)
 {
     pthread_mutex_lock(&log->mutex);
@@ -444,6 +446,16 @@ static void add_item(struct request_log *log, struct item *item, const void *byt
     if (!fits) {
         free(item);
     }
+    return fits;
+}
+
+size_t request_log_row_bytes(const struct row *row)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < row->count; i++) {
+        bytes += sizeof(uint32_t) + row->fields[i].size;
+    }
+    return bytes;
 }
 
 void request_log_row(struct text_buffer *rows, const struct encoder *encoder, const struct row *row)
@@ -478,30 +490,46 @@ static const char *put_fields(FILE *out, const struct schema *schema, const char
     return at;
 }
 
-void request_log_add_rows(struct request_log *log, const void *rows, size_t size, const struct answers *answers)
+/* Adds rows [first, first + count). *at: their fields; set behind them. False: they are lost. */
+static bool add_part(struct request_log *log, const char **at, const struct answers *answers, struct outcome *outcome,
+                     int first, int count)
 {
     const struct trained *trained = &answers->version->trained;
-    struct outcome outcome = {0};
     char *lines = NULL;
     size_t used = 0;
-    FILE *out = size > 0 ? open_memstream(&lines, &used) : NULL;
-    const bool done = out && outcome_create(&outcome, trained);
-    for (int i = 0; done && i < answers->count; i++) {
-        rows = put_fields(out, trained->schema, rows);
-        outcome_find(trained, answers->outputs, answers->wanted, i, &outcome);
-        outcome_put(trained, &outcome, out, ',');
+    FILE *out = open_memstream(&lines, &used);
+    for (int i = first; out && i < first + count; i++) {
+        *at = put_fields(out, trained->schema, *at);
+        outcome_find(trained, answers->outputs, answers->wanted, i, outcome);
+        outcome_put(trained, outcome, out, ',');
         fputc('\n', out);
     }
-    outcome_free(&outcome);
-    if (out) {
-        fclose(out);
-    }
-    struct item *item = done && lines ? malloc(sizeof *item + used) : NULL;
+    const bool done = out && fclose(out) == 0 && lines;
+    struct item *item = done ? malloc(sizeof *item + used) : NULL;
     if (item) {
-        item->rows = answers->count;
+        item->rows = count;
     }
-    add_item(log, item, lines, used, answers);
+    const struct answers part = {.version = answers->version, .count = count};
+    const bool fits = add_item(log, item, lines, used, &part);
     free(lines);
+    return fits;
+}
+
+void request_log_add_rows(struct request_log *log, const void *rows, size_t size, const struct answers *answers)
+{
+    struct outcome outcome = {0};
+    const char *at = rows;
+    int added = 0;
+    bool fits = size > 0 && outcome_create(&outcome, &answers->version->trained);
+    while (fits && added < answers->count) {
+        const int left = answers->count - added, some = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
+        fits = add_part(log, &at, answers, &outcome, added, some);
+        added += some;
+    }
+    outcome_free(&outcome);
+    if (added < answers->count) {
+        add_item(log, NULL, NULL, 0, &(struct answers){.count = answers->count - added});
+    }
 }
 
 void request_log_add_pictures(struct request_log *log, const uint8_t *pixels, const struct answers *answers)

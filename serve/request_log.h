@@ -38,6 +38,9 @@ bool request_log_wants(struct request_log *log); /* draws whether to keep the ne
 /* Appends a row's fields to `rows`, in the order of the model's columns. */
 void request_log_row(struct text_buffer *rows, const struct encoder *encoder, const struct row *row);
 
+/* What it appends for a row of all the model's columns, which has fields. */
+size_t request_log_row_bytes(const struct row *row);
+
 /* Adds rows made by request_log_row, with the model's answers. They are lost if memory or the buffer is exhausted. */
 void request_log_add_rows(struct request_log *log, const void *rows, size_t size, const struct answers *answers);
 

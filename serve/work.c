@@ -397,6 +397,15 @@ static void count_batch(struct work *work, int rows)
     atomic_fetch_add(&work->counts.rows, (uint64_t)rows);
 }
 
+/* Has the client of any of them gone? Once that is false, none had gone before. */
+static bool one_has_gone(const struct call *calls)
+{
+    while (calls && !budget_is_closed(calls->account)) {
+        calls = calls->next;
+    }
+    return calls;
+}
+
 /* Does nobody wait for any of them? */
 static bool all_have_gone(const struct call *calls)
 {
@@ -453,6 +462,22 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
                          version_outputs(version), &alone, error);
 }
 
+/* Outputs of those who have gone may not have been computed. */
+static void compare(const struct worker *worker, struct version *version, const struct call *calls)
+{
+    const struct examples *rows = &worker->intake.examples;
+    if (!one_has_gone(calls)) {
+        drift_add(&version->drift, rows, worker->outputs);
+        return;
+    }
+    for (const struct call *call = calls; call; call = call->next) {
+        if (call->lent.count == 0 && call->count > 0 && !budget_is_closed(call->account)) {
+            const struct examples part = examples_part(rows, call->first, call->count);
+            drift_add(&version->drift, &part, outputs_at(worker, version, call->first));
+        }
+    }
+}
+
 /* Computes the intake's rows at once, unless all of them are numbers for the other engine. */
 static bool forward_intake(struct worker *worker, struct version *version, const struct call *calls,
                            struct error *error)
@@ -473,9 +498,7 @@ static bool forward_intake(struct worker *worker, struct version *version, const
             return false;
         }
     }
-    if (!all_have_gone(calls)) {
-        drift_add(&version->drift, rows, worker->outputs);
-    }
+    compare(worker, version, calls);
     return true;
 }
 
@@ -582,6 +605,7 @@ static struct call *read_all(struct worker *worker, struct call *calls)
     struct call *kept = NULL, **end = &kept;
     struct error error;
     bool ready = intake_begin(&worker->intake, worker->index, calls->version, &error);
+    worker->intake.shared = &worker->account;
     for (struct call *call = calls, *next; call; call = next) {
         next = call->next;
         call->next = NULL;
