@@ -348,7 +348,8 @@ static bool step(struct path_walk *walk, bool *done, struct error *error)
     return true;
 }
 
-static bool begin(struct path_walk *walk, struct error *error)
+/* *done: as in step. */
+static bool begin(struct path_walk *walk, bool *done, struct error *error)
 {
     struct stat status;
     const size_t length = strlen(walk->asked);
@@ -369,6 +370,8 @@ static bool begin(struct path_walk *walk, struct error *error)
     }
     if (fstat(walk->fd, &status) == 0) {
         examine(walk, &status);
+        *done = is_exempt(&status);
+        walk->is_faulty = walk->is_faulty && !*done;
     }
     return true;
 }
@@ -408,7 +411,7 @@ static bool check(const char *path, enum trust_kind kind, struct error *error)
     walk->asked = path;
     walk->kind = kind;
     walk->fd = -1;
-    bool good = begin(walk, error);
+    bool good = begin(walk, &done, error);
     while (good && !done) {
         good = step(walk, &done, error);
     }
