@@ -18,13 +18,17 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <sodium.h>
 
 #include "base/clock.h"
 
-enum { NAME_HEX = 16 }; /* of a temporary name */
+enum {
+    NAME_HEX = 16,      /* of a temporary name */
+    PIPES = 0x50495045, /* the file system of pipes without a name */
+};
 
 static const double LEFTOVER_S = 3600; /* no write takes that long */
 
@@ -329,24 +333,48 @@ bool file_write_new(const char *path, unsigned mode, const struct file_part *par
     return done;
 }
 
-int file_append(const char *path, unsigned mode, bool follow, struct error *error)
+/* Why another user may have a hand in an open file that is written to by its name; NULL: none has. */
+static const char *foreign(int fd)
 {
     struct stat status;
-    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW), mode);
+    struct statfs system;
+    if (fstat(fd, &status) != 0) {
+        return "cannot be examined";
+    }
+    const bool is_ours = status.st_uid == geteuid() || status.st_uid == 0;
+    if (S_ISFIFO(status.st_mode)) { /* one without a name was handed to this process */
+        const bool is_named = fstatfs(fd, &system) != 0 || system.f_type != PIPES;
+        return is_named && !is_ours ? "belongs to another user" : NULL;
+    }
+    return !S_ISREG(status.st_mode) ? NULL
+           : status.st_nlink > 1    ? "has a second name (a hard link)"
+           : !is_ours               ? "belongs to another user"
+                                    : NULL;
+}
+
+/* Does not wait for somebody to read from a named pipe. */
+int file_append(const char *path, unsigned mode, bool follow, struct error *error)
+{
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (follow ? 0 : O_NOFOLLOW);
+    const int fd = open(path, flags, mode);
     if (fd < 0) {
         const int reason = errno;
-        file_error(error, path, "cannot be written", reason);
+        if (reason == ENXIO) {
+            error_set(error, "%s: is a socket, or a named pipe that nobody reads; start its reader first", path);
+        } else {
+            file_error(error, path, "cannot be written", reason);
+        }
         errno = reason;
         return -1;
     }
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-        (status.st_nlink > 1 || (status.st_uid != geteuid() && status.st_uid != 0))) {
+    const char *why = foreign(fd);
+    if (why) {
         close(fd);
-        error_set(error, "%s: %s, so nothing is appended to it; remove it, or choose another path", path,
-                  status.st_nlink > 1 ? "has a second name (a hard link)" : "belongs to another user");
+        error_set(error, "%s: %s, so nothing is appended to it; remove it, or choose another path", path, why);
         errno = EPERM;
         return -1;
     }
+    fcntl(fd, F_SETFL, O_APPEND); /* writes wait */
     return fd;
 }
 
@@ -461,9 +489,18 @@ bool file_make_folder(const char *path, struct error *error)
 
 bool file_lock(const char *path, const char *purpose, int *fd, struct error *error)
 {
-    int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (lock < 0) {
         return file_error(error, path, "cannot be created", errno);
+    }
+    struct stat status;
+    const char *why = foreign(lock);
+    if (!why && (fstat(lock, &status) != 0 || !S_ISREG(status.st_mode))) {
+        why = "is no regular file";
+    }
+    if (why) {
+        close(lock);
+        return error_set(error, "%s: %s, so it is no lock; remove it, or choose another folder", path, why);
     }
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (fcntl(lock, F_SETLK, &whole) != 0) {

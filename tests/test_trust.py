@@ -266,6 +266,7 @@ def test_trust_folder(trainer, folder):
     def tried(*flags):
         return accepts(trainer, folder, *flags, config="a/config.json")
 
+    assert tried("--trust_folder=/") is True
     assert tried("--trust_folder=b:a") is True and tried(f"--trust_folder={folder}") is True
     assert "--trust_folder=a" in tried("--trust_folder=b")
     for flag, text in (("missing", "No such file"), ("config.json", "not a folder"), (":", "separated by colons")):
@@ -418,6 +419,11 @@ def test_the_access_log_follows_no_links_of_others(trainer, model):
     (shared / "foreign").write_text("")
     own(MALLORY, shared / "foreign")
     assert "belongs to another user" in refusal("foreign")
+    os.mkfifo(shared / "fifo")
+    own(MALLORY, shared / "fifo")
+    reader = os.open(shared / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    assert "belongs to another user" in refusal("fifo")
+    os.close(reader)
     assert treasure.read_text() == "mine\n"
     # Our own links are followed, and standard output is reached.
     (model / "own").symlink_to("elsewhere")

@@ -223,6 +223,30 @@ static void lock_names_its_holder(void **state)
     close(fd);
 }
 
+static void a_lock_is_a_file_of_one_name(void **state)
+{
+    (void)state;
+    char first[512], second[512], fifo[512];
+    int fd;
+    snprintf(first, sizeof first, "%s/first", folder);
+    snprintf(second, sizeof second, "%s/second", folder);
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    const struct file_part part = {"mine", 4};
+    assert_true(file_write_atomic(first, &part, 1, &error));
+    assert_int_equal(link(first, second), 0);
+    assert_false(file_lock(second, "the folder", &fd, &error));
+    assert_non_null(strstr(error.text, "has a second name"));
+    assert_content(first, "mine");
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    assert_false(file_lock(fifo, "the folder", &fd, &error));
+    assert_non_null(strstr(error.text, "is no regular file"));
+    assert_int_equal(file_append(fifo, 0600, false, &error), -1); /* and does not wait for a reader */
+    assert_non_null(strstr(error.text, "nobody reads"));
+    unlink(first);
+    unlink(second);
+    unlink(fifo);
+}
+
 static void what_is_there_is_kept(void **state)
 {
     (void)state;
@@ -259,6 +283,7 @@ int main(void)
         cmocka_unit_test(leftovers_of_killed_processes_go),
         cmocka_unit_test(folders_with_parents),
         cmocka_unit_test(lock_names_its_holder),
+        cmocka_unit_test(a_lock_is_a_file_of_one_name),
         cmocka_unit_test(what_is_there_is_kept),
     };
     return cmocka_run_group_tests(tests, enter, leave);
