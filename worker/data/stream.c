@@ -275,6 +275,12 @@ bool stream_charge(struct stream *stream, size_t bytes, struct error *error)
     return true;
 }
 
+void stream_release(struct stream *stream, size_t bytes)
+{
+    budget_release(stream->account, bytes);
+    stream->charged -= bytes;
+}
+
 bool stream_seek(struct stream *stream, uint64_t offset, struct error *error)
 {
     assert(!stream_is_packed(stream) && stream->fd >= 0);

@@ -35,6 +35,7 @@ bool stream_open_bytes_as(struct stream **stream, const char *name, const void *
  */
 void stream_charge_to(struct stream *stream, struct budget_account *account);
 bool stream_charge(struct stream *stream, size_t bytes, struct error *error);
+void stream_release(struct stream *stream, size_t bytes); /* freed before that */
 
 /* Reads up to `size` bytes; *got < size only at the end of the content, after its checksum was verified. */
 bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, struct error *error);

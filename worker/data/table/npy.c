@@ -390,6 +390,7 @@ static bool add_member(struct npy_reader *reader, const struct zip_member *membe
     if (array->is_no_table) {
         reader->left_out = *error;
         reader->count--;
+        stream_release(reader->stream, array->memory ? (size_t)member->plain + 1 : 0);
         free(array->memory);
         *array = (struct array){.columns = 0};
         return true;
