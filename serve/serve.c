@@ -66,6 +66,12 @@ static bool read_options(const struct command_call *call, struct service *servic
         !number_flag(call, "interval_secs", 1, 0.05, 3600, &service->interval_s, error)) {
         return false;
     }
+    if (memory < megabytes) {
+        return error_set(error,
+                         "--max_memory_mb=%g: a body of --max_body_mb=%g would never fit; set it to at least that, or "
+                         "better to four times that and %d",
+                         memory, megabytes, BESIDE_MEGABYTES);
+    }
     *options = (struct work_options){.workers = (int)workers,
                                      .most_rows = (int)batch,
                                      .most_waiting = (int)waiting,

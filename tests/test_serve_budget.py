@@ -35,13 +35,15 @@ def models(trainer, tmp_path_factory):
     rows = "".join(f"{i + j / 100},c{i}\n" for i in range(CLASSES) for j in range(12))
     (folder / "data/train.csv").write_text("x,y\n" + rows)
     train(trainer, "--data_dir=data", "--target=y", *QUICK, "--train_dir=classes", cwd=folder)
+    train(trainer, "--data_dir=data", "--target=y", *QUICK, "--train_dir=lenient", "--max_bad_records=1000000",
+          cwd=folder)
     train(trainer, *SMALL, "--train_steps=3", "--train_dir=digits", cwd=folder)
     return folder
 
 
 @pytest.fixture
 def served(trainer, models):
-    with Served(trainer, "classes=classes", "digits=digits", "--max_body_mb=4", f"--max_memory_mb={MEMORY_MB}",
+    with Served(trainer, "classes=classes", "lenient=lenient", "digits=digits", "--max_body_mb=4", f"--max_memory_mb={MEMORY_MB}",
                 "--workers=2", cwd=models) as server:
         assert server.ask("POST", "/predict/classes", ROW)[0] == 200
         server.begun = peak_mb(server.process.pid)
@@ -210,6 +212,7 @@ CHOSEN = {"outputs": [{"name": "probabilities"}, {"name": "class"}, {"name": "la
 
 AMPLIFIED = {
     "csv in gzip": ("/predict/classes", gzip.compress(many_rows(1_400_000)), {}),
+    "csv whose faulty rows are skipped": ("/predict/lenient", gzip.compress(many_rows(1_400_000)), {}),
     "packed csv": ("/predict/classes", gzip.compress(many_rows(1_400_000)), {"Content-Encoding": "gzip"}),
     "archive": ("/predict/classes", zipped([("x.npy", npy(numpy.ones(200_000, numpy.uint8)))]), {}),
     "instances": ("/v1/models/classes:predict", {"instances": [1] * 100_000}, {}),
@@ -231,6 +234,11 @@ def test_answers_larger_than_one_may_be(served, name):
         error = json.loads(content)["error"]
         assert status == 413 and "--max_memory_mb" in error and "fewer rows" in error and got["Connection"] != "close"
     assert served.metric("trainer_serve_memory_refused_total") >= 2
+
+
+def test_memory_for_less_than_a_body(trainer, models):
+    result = run(trainer, "serve", "classes", "--max_body_mb=1024", "--max_memory_mb=16", cwd=models, status=1)
+    assert "--max_memory_mb=16: a body of --max_body_mb=1024 would never fit" in result.stderr
 
 
 def test_many_bombs_at_once_leave_others_answered(served):
