@@ -43,8 +43,8 @@ def models(trainer, tmp_path_factory):
 
 @pytest.fixture
 def served(trainer, models):
-    with Served(trainer, "classes=classes", "lenient=lenient", "digits=digits", "--max_body_mb=4", f"--max_memory_mb={MEMORY_MB}",
-                "--workers=2", cwd=models) as server:
+    with Served(trainer, "classes=classes", "lenient=lenient", "digits=digits", "--max_body_mb=4",
+                f"--max_memory_mb={MEMORY_MB}", "--workers=2", cwd=models) as server:
         assert server.ask("POST", "/predict/classes", ROW)[0] == 200
         server.begun = peak_mb(server.process.pid)
         yield server
