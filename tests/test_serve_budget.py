@@ -237,7 +237,8 @@ def test_answers_larger_than_one_may_be(served, name):
 
 
 def test_memory_for_less_than_a_body(trainer, models):
-    result = run(trainer, "serve", "classes", "--max_body_mb=1024", "--max_memory_mb=16", cwd=models, status=1)
+    result = run(trainer, "serve", "classes", "--http=127.0.0.1:1", "--max_body_mb=1024",
+                 "--max_memory_mb=16", cwd=models, status=1)
     assert "--max_memory_mb=16: a body of --max_body_mb=1024 would never fit" in result.stderr
 
 
