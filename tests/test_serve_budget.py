@@ -234,6 +234,7 @@ def test_answers_larger_than_one_may_be(served, name):
         error = json.loads(content)["error"]
         assert status == 413 and "--max_memory_mb" in error and "fewer rows" in error and got["Connection"] != "close"
     assert served.metric("trainer_serve_memory_refused_total") >= 2
+    assert "the row is left out" not in served.text()  # no rows are faulty
 
 
 def test_memory_for_less_than_a_body(trainer, models):
