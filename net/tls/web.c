@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include <mbedtls/platform.h>
 #include <sodium.h>
 
 #include "base/file.h"
@@ -100,6 +101,23 @@ static struct web_keys *prepare(const char *path, struct error *error)
     return keys;
 }
 
+/*
+ * Clients have the authority's own certificate, or do not trust it. Members make their handshake tokens with it, so it
+ * is not shown to whoever connects.
+ */
+static void leave_out_authority(mbedtls_x509_crt *own)
+{
+    for (mbedtls_x509_crt *at = own, *next; (next = at->next); at = next) {
+        if (next->issuer_raw.len == next->subject_raw.len &&
+            memcmp(next->issuer_raw.p, next->subject_raw.p, next->issuer_raw.len) == 0) {
+            at->next = NULL;
+            mbedtls_x509_crt_free(next); /* and those after it */
+            mbedtls_free(next);
+            return;
+        }
+    }
+}
+
 bool web_keys_load(struct web_keys **out, const char *certificate, const char *key, struct error *error)
 {
     struct web_keys *keys = prepare(key, error);
@@ -109,6 +127,7 @@ bool web_keys_load(struct web_keys **out, const char *certificate, const char *k
         web_keys_free(keys);
         return false;
     }
+    leave_out_authority(&keys->own);
     *out = keys;
     return true;
 }
