@@ -1,6 +1,6 @@
 /*
  * The inner loops of a network's passes, one table per instruction set. The CPU engine chooses one at run time; layers
- * that train.placement puts beside a GPU use the reference (cuda/device/host.h).
+ * that train.placement puts beside a GPU use the reference (cuda/device/host.c).
  *
  * kernels_reference.c is the readable version. kernels_avx2.c, kernels_avx512.c and kernels_neon.c each define a few
  * primitives and share kernels_simd.h. All tables compute the same up to the rounding of sums; within one table every

@@ -33,7 +33,7 @@ extern const struct command command_version;       /* trainer version; worker/ve
 extern const struct command command_help; /* trainer help [topic]: a command, section, key, flag; base/cli/help.c */
 extern const struct command command_completion; /* trainer completion bash|zsh|fish */
 extern const struct command command_manual;     /* trainer manual [trainer-config]; base/cli/ */
-extern const struct command command_sign;       /* trainer sign --key=FILE FILE...; net/sign.c */
+extern const struct command command_sign;       /* trainer sign --key=FILE FILE...; net/keygen.c */
 extern const struct command command_keygen;     /* trainer keygen ...; net/keygen.c */
 
 #endif

@@ -95,6 +95,11 @@ static void take_part(void *part, const void *from, size_t first, size_t end)
 void config_take_live(struct config *config, const struct config *from)
 {
     take_part(config, from, 0, sizeof *config);
+    for (const struct config_key *key = config_keys; key->section && config->origins && from->origins; key++) {
+        if (key->change == CHANGE_LIVE) {
+            config_origin_of(config, key)->is_auto = config_origin_of(from, key)->is_auto;
+        }
+    }
 }
 
 void config_take_live_train(struct config_train *train, const struct config_train *from)

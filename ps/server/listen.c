@@ -369,7 +369,7 @@ bool server_wait_for_layers(struct server *server, struct error *error)
     listener_end(layer_wait.listener, CHIEF_CLOSE_S);
     listener_destroy(layer_wait.listener);
     if (!layer_wait.has_layers) {
-        return error_set(error, "was asked to leave_chief");
+        return error_set(error, "was asked to leave");
     }
     model_units_text(&server->filled.model, units);
     log_info("ps %d: the layers are %s, by worker 0's data", server->index, units);

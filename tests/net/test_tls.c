@@ -293,7 +293,7 @@ static void damaged_files(void **state)
     }
     struct error error;
     assert_false(credentials_create_fleet_key(file("a.key"), &error));
-    assert_non_null(strstr(error.text, "keys are not overwritten"));
+    assert_non_null(strstr(error.text, "already exists, and is not overwritten"));
     chmod(file("b.key"), 0644);
     assert_not_loaded(file("b.key"), "chmod 600");
     chmod(file("b.key"), 0600);

@@ -50,7 +50,7 @@ static void finds_nothing_between_equals(void **state)
     struct config_diff diff;
     struct error error;
     parse(&before, "{}");
-    parse(&after, "{\"train\": {\"batch_size\": 100}}"); /* set or by default */
+    parse(&after, "{\"train\": {\"micro_batches\": 1}}"); /* set or by default */
     assert_true(config_diff(&diff, &before, &after, SCOPE_JOB, &error));
     assert_int_equal(diff.count, 0);
     config_diff_free(&diff);

@@ -26,8 +26,9 @@ static inline void load(struct bench *bench, const char *const *flags)
                                           {"validation_size", "0"},
                                           {"log_steps", "0"},
                                           {"ema_decay", "0.5"},
-                                          {"optimizer", "adam"}};
-    int count = 11;
+                                          {"optimizer", "adam"},
+                                          {"data_source", "synthetic"}};
+    int count = 12;
     struct error error;
     memset(bench, 0, sizeof *bench);
     for (int i = 0; flags && flags[i]; i += 2) {
