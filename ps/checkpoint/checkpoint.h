@@ -6,7 +6,8 @@
  * "layer0/weights/ExponentialMovingAverage". The header's "__metadata__" holds strings: format, format_version,
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_loss, best_step, bad_validations, retries
- * (after divergences) and first_rate (the learning rate before the first of them), threshold of a binary model or an anomaly detector, of a model of tables loss (with
+ * (after divergences) and first_rate (the learning rate before any), threshold of a binary model or an anomaly
+ * detector, of a model of tables loss (with
  * huber_delta and quantile, of numbers) and preprocessing (with test_share, group and time, by which its test rows
  * are held out), of pictures whose folders have names class_names, data (the fingerprint of the training set:
  * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few
