@@ -669,7 +669,8 @@ static bool begin_from(struct training *training, const struct updater_start *st
     if (training->good.global_step != start->record.best_step || isnan(start->record.best_score)) {
         training->good.is_best = false; /* of steps that were lost */
     }
-    if (!is_of_metric(training, &start->record)) {
+    const bool has_best = !isnan(start->record.best_score) || start->record.bad_validations > 0;
+    if (has_best && !is_of_metric(training, &start->record)) {
         forget_best(training);
     } else if (training->keeps_best && training->config->output.train_dir[0] != '\0' &&
                !isnan(start->record.best_score)) {
