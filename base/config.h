@@ -386,6 +386,12 @@ static inline bool config_is_of_table(const struct config *config)
 /* True if the key is "auto" and what was chosen for it stands in its field. */
 bool config_was_chosen(const struct config *config, const char *section, const char *name);
 
+/* The key is "auto", and the caller has set its field to what it chose; or it is so no longer. */
+void config_note_chosen(struct config *config, const char *section, const char *name, bool is_chosen);
+
+/* Of a table whose few rows leave none to validate on: what was chosen for patience and epochs is for that. */
+void config_choose_blind(struct config *config);
+
 /*
  * The optimizer's default learning rate: of pictures what reaches 97.8% on MNIST with 784-500-10 in the default number
  * of steps, of tables lower ones, since their inputs are correlated and their targets may be numbers. config_load

@@ -166,6 +166,65 @@ def test_a_resumed_run_continues_at_the_lower_rate(trainer, tmp_path):
     assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
 
 
+def test_a_learning_rate_set_anew_is_used_as_it_is(trainer, tmp_path):
+    correlated(tmp_path, 400)
+    train(trainer, *ONE, *DIVERGES, "--train_dir=run", cwd=tmp_path)
+    retries = int(tensors(newest(tmp_path / "run"))[1]["retries"])
+    on = [flag for flag in DIVERGES if "--epochs" not in flag]
+    lowered = train(trainer, *ONE, *on, "--epochs=7", "--train_dir=run", cwd=tmp_path).named("start")[0]
+    assert lowered["learning_rate"] == pytest.approx(0.3 ** retries)
+    anew = train(trainer, *ONE, *on, "--epochs=8", "--learning_rate=0.01", "--train_dir=run", cwd=tmp_path)
+    assert anew.named("start")[0]["learning_rate"] == 0.01
+    assert "retries" not in tensors(newest(tmp_path / "run"))[1]
+
+
+def test_given_up_the_newest_model_is_the_best(trainer, tmp_path):
+    correlated(tmp_path, 400)
+    train(trainer, *ONE, "--epochs=3", "--train_dir=run", "--optimizer=sgd", "--learning_rate=0.01", cwd=tmp_path)
+    best = int(tensors(tmp_path / "run" / "best.safetensors")[1]["global_step"])
+    result = train(trainer, *ONE, "--epochs=30", "--optimizer=sgd", "--learning_rate=1e30", "--save_steps=1",
+                   "--train_dir=run", cwd=tmp_path, status=1)
+    assert f"the newest checkpoint is of the best model, at step {best}" in result.stdout + result.stderr
+    assert int(tensors(newest(tmp_path / "run"))[1]["global_step"]) == best
+
+
+def test_epochs_0_of_a_table_is_no_limit(trainer, tmp_path):
+    correlated(tmp_path, 60)
+    lines = run(trainer, "train", *ONE, "--epochs=0", "--patience=2", "--log_steps=0", cwd=tmp_path).stdout.splitlines()
+    (length,) = [line for line in lines if line.startswith("length ")]
+    assert "no limit of steps, fewer after 2 validations" in length
+
+
+def test_a_threshold_needs_two_classes(trainer, tmp_path):
+    correlated(tmp_path, 60)
+    refused = train(trainer, *ONE, "--threshold=0.7", cwd=tmp_path, status=1)
+    assert "train.threshold=0.7 is between two classes, and the data have 1 targets" in refused.stdout + refused.stderr
+
+
+def test_so_few_rows_that_none_validate(trainer, tmp_path):
+    correlated(tmp_path, 6)
+    correlated(tmp_path, 6, part="test")
+    assert train(trainer, *ONE, cwd=tmp_path).named("start")[0]["last_step"] == 100
+
+
+def test_another_test_share_is_said(trainer, tmp_path):
+    correlated(tmp_path, 100)
+    train(trainer, *ONE, "--test_share=0.1", "--epochs=2", "--train_dir=run", cwd=tmp_path)
+    refused = train(trainer, *ONE, "--test_share=0.2", "--epochs=4", "--train_dir=run", cwd=tmp_path, status=1)
+    assert "held out other rows for its test (test_share 0.1" in refused.stdout + refused.stderr
+
+
+def test_new_data_are_trained_on_as_long_and_have_their_own_best(trainer, tmp_path):
+    correlated(tmp_path, 100)
+    correlated(tmp_path, 20, part="test")
+    first = train(trainer, *ONE, "--patience=0", "--train_dir=run", cwd=tmp_path).done["steps"]
+    correlated(tmp_path, 120, seed=2)
+    second = train(trainer, *ONE, "--patience=0", "--train_dir=run", "--new_data", cwd=tmp_path)
+    assert second.named("start")[0]["last_step"] == first + 300 * -(-102 // 16)
+    best = tensors(tmp_path / "run" / "best.safetensors")[1]
+    assert int(best["data_since"]) == first and int(best["global_step"]) > first
+
+
 def test_pictures_in_small_numbers(trainer, tmp_path):
     few = ("--data_source=synthetic", "--synthetic_train=60", "--synthetic_test=20", "--train_steps=5",
            "--num_threads=1")

@@ -283,19 +283,21 @@ static bool check_counts(int count, int held_out, const struct dataset_origin *o
                          struct error *error)
 {
     const char *name = source_name(origin, origin->images);
+    const bool of_rows = origin->source == DATA_TABLE;
+    const char *what = of_rows ? "rows" : "images";
     if (held_out >= count) {
         return error_set(error,
-                         "%s: has %d images, and data.validation_size=%d would leave none to train on; lower "
-                         "--validation_size",
-                         name, count, held_out);
+                         "%s: has %d %s, and data.validation_size=%d would leave none to train on; lower "
+                         "--validation_size%s",
+                         name, count, what, held_out, of_rows ? ", or add rows" : "");
     }
     const bool is_set = !config_was_chosen(config, "train", "batch_size");
     /* In a round of new files, however few rows they have, the only batch is short. */
     if (is_set && config->train.batch_size > count - held_out && !config->data.round_files) {
         return error_set(error,
-                         "%s: train.batch_size=%d is more than the %d images to train on (%d less "
+                         "%s: train.batch_size=%d is more than the %d %s to train on (%d less "
                          "data.validation_size=%d); lower --batch_size",
-                         name, config->train.batch_size, count - held_out, count, held_out);
+                         name, config->train.batch_size, count - held_out, what, count, held_out);
     }
     return true;
 }
@@ -538,6 +540,15 @@ static enum metric usual_metric(const struct config_train *train, int targets)
     return has_target ? METRIC_ACCURACY : METRIC_LOSS;
 }
 
+void dataset_choose_metric(struct config *config, const struct dataset *dataset)
+{
+    if (dataset->schema &&
+        (config->train.best_metric == METRIC_AUTO || config_was_chosen(config, "train", "best_metric"))) {
+        config->train.best_metric = usual_metric(&config->train, dataset->train.targets);
+        config_note_chosen(config, "train", "best_metric", true);
+    }
+}
+
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error)
 {
     const struct schema *schema = dataset->schema;
@@ -545,12 +556,10 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     if (schema && config->train.loss == LOSS_AUTO) {
         config->train.loss = schema_usual_loss(schema);
     }
-    if (schema && dataset->validation.count == 0 && config_was_chosen(config, "train", "patience")) {
-        config->train.patience = 0; /* so few rows that none are held out */
+    if (schema && dataset->validation.count == 0 && config->cluster.job_name == JOB_LOCAL) {
+        config_choose_blind(config); /* so few rows that none are held out */
     }
-    if (schema && config->train.best_metric == METRIC_AUTO) {
-        config->train.best_metric = usual_metric(&config->train, dataset->train.targets);
-    }
+    dataset_choose_metric(config, dataset);
     if (!model_follows(config, schema)) {
         return true;
     }

@@ -69,6 +69,9 @@ bool dataset_is_table(bool *is_table, const struct config *config, struct error 
 /* True if the model's inputs and outputs, or the preprocessing of rows, follow from the data. */
 bool dataset_is_needed_first(const struct config *config);
 
+/* Of a table, if the config leaves it open: the metric that decides which model is best; a target changes it. */
+void dataset_choose_metric(struct config *config, const struct dataset *dataset);
+
 /* Sets the layers that follow from the data, a suitable loss and metric, if the config leaves them open. */
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error);
 

@@ -117,6 +117,9 @@ bool evaluation_create(struct evaluation *evaluation, const struct evaluation_op
                          options->rows);
     }
     layout(evaluation, evaluation->memory);
+    if (evaluation_is_binary(evaluation) && options->train->threshold > 0 && options->train->threshold != 0.5) {
+        evaluation->decision = options->train->threshold;
+    }
     return true;
 }
 

@@ -98,9 +98,32 @@ static bool say_other_data(const struct checkpoint_file *file, const struct data
                      column.text);
 }
 
+static const char *text_of(const char *text)
+{
+    return text ? text : "";
+}
+
+/* Are the same rows held out for the test? Otherwise those of a table that train are others, of the same files. */
+static bool check_held_out(const struct checkpoint_file *file, const struct config_data *data, struct error *error)
+{
+    const struct checkpoint_info *info = checkpoint_file_info(file);
+    if (info->test_share < 0 ||
+        (info->test_share == data->test_share && strcmp(text_of(info->group), data->group) == 0 &&
+         strcmp(text_of(info->time), data->time) == 0)) {
+        return true;
+    }
+    return error_set(
+        error,
+        "%.250s held out other rows for its test (test_share %g, group \"%.64s\", time \"%.64s\") than this "
+        "run (%g, \"%.64s\", \"%.64s\"): it has learnt some of these. Set --test_share, --group and --time "
+        "as they were, choose another --train_dir, or go on by --new_data",
+        checkpoint_path(file), info->test_share, text_of(info->group), text_of(info->time), data->test_share,
+        data->group, data->time);
+}
+
 /* Are the data those of the checkpoint? Older checkpoints do not tell. */
-static bool check_fingerprint(const struct checkpoint_file *file, const struct dataset *dataset, bool may_differ,
-                              bool *is_new, struct error *error)
+static bool check_fingerprint(const struct checkpoint_file *file, const struct dataset *dataset,
+                              const struct config *config, bool changes, bool *is_new, struct error *error)
 {
     const struct checkpoint_info *info = checkpoint_file_info(file);
     struct fingerprint there;
@@ -112,7 +135,7 @@ static bool check_fingerprint(const struct checkpoint_file *file, const struct d
         warn_if_trained_on(checkpoint_path(file), &there, &dataset->fingerprint);
         return true;
     }
-    if (!may_differ) {
+    if (!config->data.new_data && !changes) {
         return say_other_data(file, dataset, difference.text, error);
     }
     *is_new = true;
@@ -129,8 +152,9 @@ bool initial_fits(const struct checkpoint_file *file, const struct dataset *data
     *is_new = false;
     return class_names_check(checkpoint_path(file), info->class_names, dataset->class_names, error) &&
            (config->data.data_sharding == SHARDING_OWN ||
-            check_fingerprint(file, dataset, config->data.new_data || changes, is_new, error)) &&
-           schema_check(checkpoint_path(file), info->preprocessing, dataset->schema, error);
+            check_fingerprint(file, dataset, config, changes, is_new, error)) &&
+           (schema_check(checkpoint_path(file), info->preprocessing, dataset->schema, error) ||
+            (check_held_out(file, &config->data, error) && false));
 }
 
 /* Of two classes, one that is set; one found by an earlier process stays only if this one looks for it, too. */

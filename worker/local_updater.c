@@ -200,6 +200,9 @@ static void finish(struct updater *updater)
     if (local->best_waits) {
         begin_to_save_best(local);
     }
+    if (local->writer && local->went_back_to >= 0) {
+        begin_to_save(local, CHECKPOINT_MODEL); /* or the newest would be one of those that diverge */
+    }
     collect_saved(local, true); /* the last one was ordered at the end of training */
 }
 
@@ -255,6 +258,18 @@ static bool restore(struct local_updater *local, bool *restored)
     return done;
 }
 
+/* A learning rate that was set anew is used as it is: divergences at another one say nothing about it. */
+static void forget_old_rate(struct local_updater *local)
+{
+    struct checkpoint_info *info = &local->ledger.info;
+    const double rate = local->training->first_rate;
+    if (info->retries > 0 && info->first_rate > 0 && info->first_rate != rate) {
+        log_info("%s had its learning rate of %g lowered %d times; %g is set now and is used as it is",
+                 local->ledger.last, info->first_rate, info->retries, rate);
+        info->retries = 0;
+    }
+}
+
 /* The run is at a step, and its next checkpoint says whose it is. */
 static void note_run(struct local_updater *local, int64_t global_step)
 {
@@ -262,6 +277,7 @@ static void note_run(struct local_updater *local, int64_t global_step)
     struct checkpoint_info *info = &local->ledger.info;
     initial_record(info, training->config, training->dataset);
     snprintf(info->config_digest, sizeof info->config_digest, "%s", training->digest);
+    info->first_rate = training->first_rate;
     training->global_step = global_step;
     training->engine->table->set_global_step(training->engine, global_step);
     supervisor_begin(&local->ledger.supervisor, &training->config->output, global_step, clock_monotonic_s());
@@ -283,6 +299,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!restored && !put_initial_state(local)) {
         return false;
     }
+    forget_old_rate(local);
     note_run(local, restored ? local->ledger.info.global_step : 0);
     if (restored && training->engine->table->recall &&
         !training->engine->table->recall(training->engine, training->global_step, &training->error)) {
@@ -348,6 +365,14 @@ static bool load_best(struct updater *updater)
     if (checkpoint_open(&file, path, &training->error) != CHECKPOINT_OPENED) {
         return training_fail(training);
     }
+    /* A write that failed leaves an earlier best behind. */
+    if (checkpoint_file_info(file)->global_step != training->good.global_step) {
+        log_warning("the best model, of step %lld, could not be saved: %s is of step %lld, and the present one is used",
+                    (long long)training->good.global_step, path, (long long)checkpoint_file_info(file)->global_step);
+        training->good.is_best = false;
+        checkpoint_close(file);
+        return true;
+    }
     const bool done = checkpoint_load(file, &local->snapshot, &training->error) ? put_state(local, &local->snapshot)
                                                                                 : training_fail(training);
     checkpoint_close(file);
@@ -363,7 +388,7 @@ static bool put_good(struct local_updater *local, const struct good_model *good)
     if (good->state.memory) {
         return good_model_put(good, training->engine, &training->error) || training_fail(training);
     }
-    return good->is_best ? load_best(&local->updater) : put_initial_state(local);
+    return good->is_best ? load_best(&local->updater) && good->is_best : put_initial_state(local);
 }
 
 /* What only the engine knows of a state is kept with checkpoints alone, so then it can't. */

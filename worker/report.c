@@ -86,7 +86,7 @@ static void format_rounds(char *text, size_t size, const struct config_train *tr
 /* "up to 12,000 steps (300.0 epochs), fewer after 30 validations without a better rmse" */
 static void format_length(char *text, size_t size, const struct report_start *start)
 {
-    const int patience = start->config->train.patience;
+    const int patience = start->patience;
     char steps[COUNT_TEXT], count[COUNT_TEXT], fewer[96] = "";
     if (patience > 0) {
         snprintf(fewer, sizeof fewer, ", fewer after %s validations without a better %s", count_text(count, patience),

@@ -30,6 +30,7 @@ struct report_start {
     int64_t last_step;         /* where it ends; INT64_MAX: unbounded */
     double epochs;             /* until then */
     enum metric metric;        /* by which patience counts */
+    int patience;              /* validations; 0: none */
     bool keeps_nothing;        /* the chief writes checkpoints, not this process */
 };
 void report_start(const struct report_start *start);

@@ -57,6 +57,15 @@ static void lower_rate(struct training *training, int retries)
     training->config->train.learning_rate = training->first_rate * pow(RETRY_RATE, retries);
 }
 
+/* With all retries used up: the best model is the state again, which the updater saves in the place of later ones. */
+static bool give_up(struct training *training)
+{
+    const struct updater_table *table = training->updater->table;
+    const struct good_model *good = &training->good;
+    return table->go_back && good->is_there && good->is_best && good->record.retries > 0 &&
+           table->go_back(training->updater, good);
+}
+
 /* False: it can't, or not any more, or has failed. */
 static bool go_back(struct training *training, const char *what, double loss, int64_t step)
 {
@@ -92,8 +101,12 @@ bool training_diverges(struct training *training, const char *what, double loss,
     if (go_back(training, what, loss, step) || (!had_failed && training->end == TRAINING_FAILED)) {
         return false; /* it goes on, or failed for another reason */
     }
+    const bool is_best = !had_failed && give_up(training);
     training->updater->table->record(training->updater, &record); /* the current one may be the last good one */
-    if (record.last_checkpoint) {
+    if (is_best && record.last_checkpoint) {
+        snprintf(kept, sizeof kept, "the newest checkpoint is of the best model, at step %lld",
+                 (long long)training->global_step);
+    } else if (record.last_checkpoint) {
         snprintf(kept, sizeof kept, "the last good checkpoint is %s", record.last_checkpoint);
     }
     if (training->good.record.retries > 0) {
@@ -125,7 +138,7 @@ static void judge_record(struct training *training, const struct checkpoint_info
         (metric_rises(training->metric) ? record->best_score >= target : record->best_score <= target)) {
         training_stop(training, TRAINING_TARGET);
     }
-    if (train->patience > 0 && record->bad_validations >= train->patience) {
+    if (training->patience > 0 && record->bad_validations >= training->patience) {
         training_stop(training, TRAINING_PATIENCE);
     }
 }
@@ -168,6 +181,14 @@ bool training_check_data(const struct training *training, struct error *error)
         return error_set(error, "train.best_metric %s is not defined for loss %s", config_metric_name(metric),
                          config_loss_name(loss));
     }
+    const bool is_binary =
+        loss == LOSS_SOFTMAX ? training->dataset->train.classes == 2 : loss == LOSS_SIGMOID && targets == 1;
+    if (train->threshold > 0 && train->threshold != 0.5 && !is_binary) {
+        return error_set(error,
+                         "train.threshold=%g is between two classes, and the data have %d %s to learn: remove it",
+                         train->threshold, targets > 0 ? targets : training->dataset->train.classes,
+                         targets > 0 ? "targets" : "classes");
+    }
     /* A size of 0 would have been refused with the config. */
     return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
            has_validation(training) ||
@@ -178,21 +199,40 @@ bool training_check_data(const struct training *training, struct error *error)
                training->dataset->train.count);
 }
 
-/* Patience that nobody set is of epochs: with shorter intervals it is more validations. */
-static void scale_patience(struct training *training)
+/*
+ * Patience that nobody set is of epochs: with shorter intervals it is more validations, and without any it is none. A
+ * rollout may change the config's, so it is worked out again with each plan.
+ */
+static int scaled_patience(const struct training *training)
 {
-    struct config *config = training->config;
+    const struct config *config = training->config;
     const int64_t every = config->output.validate_steps, epoch = plan_epoch_end(&training->plan, 1);
-    const bool is_chosen = config_is_of_table(config) && config_was_chosen(config, "train", "patience");
-    if (config->train.patience > 0 && every > 0 && epoch > every && is_chosen) {
-        config->train.patience = (int)fmin(config->train.patience * (double)(epoch / every), INT_MAX);
+    const int patience = config->train.patience;
+    if (!config_is_of_table(config) || !config_was_chosen(config, "train", "patience")) {
+        return patience;
+    }
+    if (!has_validation(training)) {
+        return 0;
+    }
+    return every > 0 && epoch > every ? (int)fmin(patience * (double)(epoch / every), INT_MAX) : patience;
+}
+
+/* A length that nobody set is one of training on the present data, however long it was trained on others. */
+static void extend_plan(struct training *training)
+{
+    const struct config *config = training->config;
+    const char *bound = config->train.epochs > 0 ? "epochs" : "train_steps";
+    struct plan *plan = &training->plan;
+    if (!training->updater->table->is_shared && config_was_chosen(config, "train", bound) &&
+        plan->last_step < INT64_MAX - training->data_since) {
+        plan->last_step += training->data_since;
     }
 }
 
 void training_plan(struct training *training)
 {
     struct config *config = training->config;
-    const bool is_first = training->plan.epoch_batches == 0;
+    dataset_choose_metric(config, training->dataset);
     training->metric = evaluation_best_metric(&config->train, training->dataset->train.targets);
     struct sampler whole = {.examples = (uint32_t)training->dataset->train.count,
                             .batch_size = (uint32_t)config->train.batch_size};
@@ -207,9 +247,8 @@ void training_plan(struct training *training)
     if (config->train.lr_decay_steps == 0) {
         config->train.lr_decay_steps = plan_epoch_end(&training->plan, 1);
     }
-    if (is_first) {
-        scale_patience(training);
-    }
+    extend_plan(training);
+    training->patience = scaled_patience(training);
 }
 
 static bool open_summary(struct training *training, struct error *error)
@@ -564,6 +603,7 @@ static void tell_start(const struct training *training, const struct updater_sta
         .last_step = training->plan.last_step,
         .epochs = epochs_of(training, training->plan.last_step),
         .metric = training->metric,
+        .patience = training->patience,
         .keeps_nothing = !training->test,
     });
 }
@@ -605,6 +645,20 @@ static bool begin(struct training *training, const struct updater_start *start)
     return !training->test || open_summary(training, &training->error) || training_fail(training);
 }
 
+/* The best so far was found by another best_metric, and a score of that one means nothing here. */
+static void forget_best(struct training *training)
+{
+    const struct updater_table *table = training->updater->table;
+    struct held_model held;
+    training->good.is_best = false;
+    if (!table->is_shared && table->hold(training->updater, &held)) {
+        held.record->best_score = NAN;
+        held.record->bad_validations = 0;
+        held.record->metric = training->metric;
+        table->release(training->updater, false);
+    }
+}
+
 /* The first model to go back to, and the best one if an earlier process found it. */
 static bool begin_from(struct training *training, const struct updater_start *start)
 {
@@ -612,7 +666,14 @@ static bool begin_from(struct training *training, const struct updater_start *st
     if (table->go_back && !keep_good(training, &start->record, start->global_step, false)) {
         return training_fail(training);
     }
-    if (training->keeps_best && training->config->output.train_dir[0] != '\0' && !isnan(start->record.best_score)) {
+    if (training->good.global_step != start->record.best_step || isnan(start->record.best_score)) {
+        training->good.is_best = false; /* of steps that were lost */
+    }
+    const bool has_best = !isnan(start->record.best_score) || start->record.bad_validations > 0;
+    if (has_best && !is_of_metric(training, &start->record)) {
+        forget_best(training);
+    } else if (training->keeps_best && training->config->output.train_dir[0] != '\0' &&
+               !isnan(start->record.best_score)) {
         good_model_recall(&training->good, &start->record, training->config->output.train_dir);
     }
     if (table->go_back) {
@@ -627,8 +688,15 @@ static bool join(struct training *training)
     if (!training->updater->table->join(training->updater, &start)) {
         return false;
     }
+    if (start.record.data_since != training->data_since) {
+        training->data_since = start.record.data_since;
+        training_plan(training);
+    }
     training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
     training->shown_validation = shown_score(&start.record);
+    if (training->updater->table->go_back) {
+        lower_rate(training, start.record.retries); /* before anything tells of it */
+    }
     if ((!training->begun && !begin(training, &start)) || !begin_from(training, &start)) {
         return false;
     }
@@ -679,7 +747,7 @@ static void describe_end(const struct training *training, char *text, size_t siz
         snprintf(text, size, "validation %s %g reached", config_metric_name(training->metric),
                  train->target_metric > 0 ? train->target_metric : train->target_accuracy);
     } else if (training->end == TRAINING_PATIENCE) {
-        snprintf(text, size, "no better validation %d times in a row", train->patience);
+        snprintf(text, size, "no better validation %d times in a row", training->patience);
     } else {
         snprintf(text, size, training->local_step == 0 ? "nothing left to train" : "last step reached");
     }
@@ -719,11 +787,15 @@ static bool take_tested(struct training *training, const struct updater_record *
     if (!tests_best(training)) {
         return true;
     }
-    training->evaluation.decision = good->record.has_threshold ? good->record.threshold : NAN;
-    if (!good->state.memory) {
-        return training->updater->table->load_best(training->updater);
+    const double threshold = good->record.has_threshold ? good->record.threshold : NAN;
+    if (!good->state.memory && !training->updater->table->load_best(training->updater)) {
+        return false;
     }
-    return good_model_put(good, training->engine, &training->error) || training_fail(training);
+    if (!tests_best(training)) {
+        return true; /* it is not on disk */
+    }
+    training->evaluation.decision = threshold;
+    return !good->state.memory || good_model_put(good, training->engine, &training->error) || training_fail(training);
 }
 
 static bool test(struct training *training, const struct updater_record *record)

@@ -69,6 +69,8 @@ struct training {
 
     struct plan plan;   /* training_plan */
     enum metric metric; /* that decides which model is best; training_plan */
+    int patience;       /* train.patience, in validations; training_plan */
+    int64_t data_since; /* the step since which it trains on these data */
     int64_t global_step, local_step;
     enum training_end end;
     struct error error;           /* of TRAINING_FAILED */
@@ -77,9 +79,10 @@ struct training {
     struct evaluation evaluation; /* of the validation, later of the test */
     struct progress progress;     /* of local training */
 
+    double first_rate; /* train.learning_rate before any divergence lowered it; training_run */
+
     /* Private to the loop. */
     struct good_model good;
-    double first_rate;      /* train.learning_rate before any divergence lowered it */
     struct tally all, warm; /* of this process; warm: after the first steps */
     struct tally since_report, since_summary;
     struct summary *summary; /* NULL: none wanted */

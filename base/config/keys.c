@@ -560,6 +560,13 @@ const char *config_change_name(enum key_change change)
     return names[change];
 }
 
+void config_note_chosen(struct config *config, const char *section, const char *name, bool is_chosen)
+{
+    if (config->origins) {
+        config_origin_of(config, config_key_by_path(section, name))->is_auto = is_chosen;
+    }
+}
+
 bool config_was_chosen(const struct config *config, const char *section, const char *name)
 {
     return config->origins && config_origin_of(config, config_key_by_path(section, name))->is_auto;

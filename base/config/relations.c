@@ -71,7 +71,7 @@ static void fill_in_length(struct config *config)
     const bool any_epochs = is_open(config, "epochs", train->epochs == CONFIG_AUTO);
     const bool is_usual = any_steps && (any_epochs || train->epochs == 0);
     if (any_steps) {
-        train->train_steps = is_usual && !(has_epochs && any_epochs) ? USUAL_STEPS : 0;
+        train->train_steps = is_usual && !has_epochs ? USUAL_STEPS : 0; /* epochs=0 of a table: no limit */
     }
     if (any_epochs) {
         train->epochs = !is_usual || !has_epochs ? 0 : config->data.validation_size == 0 ? BLIND_EPOCHS : USUAL_EPOCHS;
@@ -80,7 +80,17 @@ static void fill_in_length(struct config *config)
         choose_bound(config);
     }
     if (is_open(config, "patience", train->patience == CONFIG_AUTO)) {
-        train->patience = is_usual && train->epochs > 0 && config->data.validation_size != 0 ? USUAL_PATIENCE : 0;
+        train->patience = is_usual && has_epochs && config->data.validation_size != 0 ? USUAL_PATIENCE : 0;
+    }
+}
+
+void config_choose_blind(struct config *config)
+{
+    if (config_was_chosen(config, "train", "patience")) {
+        config->train.patience = 0;
+    }
+    if (config_was_chosen(config, "train", "epochs") && config->train.epochs > BLIND_EPOCHS) {
+        config->train.epochs = BLIND_EPOCHS;
     }
 }
 

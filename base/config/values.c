@@ -129,8 +129,10 @@ void config_key_allowed(const struct config_key *key, char *text, size_t size)
 static bool reject(const struct config_key *key, const char *shown, struct error *error)
 {
     char allowed[256];
+    const bool meant_auto = key->takes_auto && key->above_minimum && strcmp(shown, "0") == 0;
     config_key_allowed(key, allowed, sizeof allowed);
-    return error_set(error, "must be %s, not %s", allowed, shown);
+    return error_set(error, "must be %s, not %s%s", allowed, shown,
+                     meant_auto ? ": write \"auto\" for the usual value" : "");
 }
 
 static bool no_memory(struct error *error)

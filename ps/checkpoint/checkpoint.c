@@ -222,6 +222,7 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     put(&writer, "bad_validations", "%d", info->bad_validations);
     if (info->retries > 0) {
         put(&writer, "retries", "%d", info->retries);
+        put(&writer, "first_rate", "%.17g", info->first_rate);
     }
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);

@@ -6,7 +6,8 @@
  * "layer0/weights/ExponentialMovingAverage". The header's "__metadata__" holds strings: format, format_version,
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_loss, best_step, bad_validations, retries
- * (after divergences), threshold of a binary model or an anomaly detector, of a model of tables loss (with
+ * (after divergences) and first_rate (the learning rate before any), threshold of a binary model or an anomaly
+ * detector, of a model of tables loss (with
  * huber_delta and quantile, of numbers) and preprocessing (with test_share, group and time, by which its test rows
  * are held out), of pictures whose folders have names class_names, data (the fingerprint of the training set:
  * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few
@@ -39,7 +40,8 @@ struct checkpoint_info {
     int64_t best_step;
     double best_loss;    /* the loss then; of equal scores the lower one is better */
     int bad_validations; /* validations in a row without a new best */
-    int retries;         /* times that the learning rate was lowered after a divergence */
+    int retries;         /* times that the learning rate was lowered after a divergence... */
+    double first_rate;   /* ...from this one, which was configured; 0: not recorded */
     bool has_threshold;
     double threshold;             /* on a binary model's score, or on reconstruction errors, from the last validation */
     enum loss_kind loss;          /* the loss of training; LOSS_AUTO: not recorded */

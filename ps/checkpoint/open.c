@@ -322,6 +322,8 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
         !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
         (safetensors_metadata(&file->tensors, "retries") &&
          !get_integer(file, "retries", 0, INT_MAX, &retries, error)) ||
+        (safetensors_metadata(&file->tensors, "first_rate") &&
+         !get_double(file, "first_rate", &info->first_rate, error)) ||
         !get_text(file, "config_digest", info->config_digest, sizeof info->config_digest, error) ||
         !get_integer(file, "fleet_version", INT64_MIN, INT64_MAX, &info->fleet_version, error) ||
         !get_text(file, "optimizer", file->optimizer, sizeof file->optimizer, error)) {

@@ -115,10 +115,16 @@ int64_t job_epoch_steps(const struct job *job, const struct config *config, int6
 int64_t job_last_step_under(const struct job *job, const struct config *config)
 {
     struct plan plan;
+    /* A batch size that workers choose by their rows is known to them alone. */
+    const bool was_chosen = config_was_chosen(&job->config, "train", "batch_size");
+    const bool is_chosen = config_was_chosen(config, "train", "batch_size");
     const int64_t images = job->epoch_batches * job->config.train.batch_size;
     const int64_t batches = images / config->train.batch_size;
     if (job->epoch_batches <= 0) {
         return config->train.train_steps;
+    }
+    if (was_chosen != is_chosen) {
+        return config->train.epochs > 0 ? 0 : config->train.train_steps;
     }
     plan_begin_job(&plan, config, batches > 0 ? batches : 1);
     return plan.last_step == INT64_MAX ? 0 : plan.last_step;

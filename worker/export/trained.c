@@ -22,7 +22,18 @@ static bool find_newest(struct checkpoint_file **file, const char *folder, struc
     return *file || error_set(error, "%s: no intact checkpoint; train with --train_dir=%s first", folder, folder);
 }
 
-/* The best of a folder, if training has validated there and it is intact, otherwise the newest. */
+/* Was the best one found before the run went on with other data, as the newest tells? */
+static bool is_outdated(const struct checkpoint_file *best, const char *folder)
+{
+    struct checkpoint_file *newest = NULL;
+    struct error ignored; /* then there is only the best */
+    const bool is_there = checkpoint_folder_find(folder, &newest, &ignored) && newest;
+    const bool is_older = is_there && checkpoint_file_info(best)->data_since < checkpoint_file_info(newest)->data_since;
+    checkpoint_close(newest);
+    return is_older;
+}
+
+/* The best of a folder on its newest data, if it is intact, otherwise the newest. */
 static bool find_usual(struct checkpoint_file **file, const char *folder, struct error *error)
 {
     char path[CHECKPOINT_MAX_PATH];
@@ -31,7 +42,12 @@ static bool find_usual(struct checkpoint_file **file, const char *folder, struct
     }
     if (file_exists(path)) {
         if (checkpoint_open(file, path, error) == CHECKPOINT_OPENED) {
-            return true;
+            if (!is_outdated(*file, folder)) {
+                return true;
+            }
+            checkpoint_close(*file);
+            *file = NULL;
+            error_set(error, "%s: was the best on other data, with which the run began", path);
         }
         log_warning("%s; the newest checkpoint is used instead", error->text);
     }

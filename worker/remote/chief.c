@@ -762,6 +762,32 @@ static enum exchange_result write_shards(struct chief *chief, uint32_t generatio
     return transfer_end_restore(&chief->shards, &place, error);
 }
 
+/* The shards may be of later steps than the newest checkpoint, and the best model too. */
+static void recall_best(struct chief *chief, int64_t global_step)
+{
+    struct checkpoint_info *info = &chief->ledger.info;
+    struct checkpoint_file *file;
+    struct error ignored; /* then the newest checkpoint's is the best that is known */
+    char path[CHECKPOINT_MAX_PATH];
+    if (!chief->has_folder) {
+        return;
+    }
+    checkpoint_folder_name(&chief->ledger.folder, CHECKPOINT_BEST, 0, path);
+    if (!file_exists(path) || checkpoint_open(&file, path, &ignored) != CHECKPOINT_OPENED) {
+        return;
+    }
+    const struct checkpoint_info *best = checkpoint_file_info(file);
+    if (!isnan(best->best_score) && best->global_step <= global_step && best->data_since == info->data_since &&
+        (isnan(info->best_score) || best->best_step > info->best_step)) {
+        info->metric = best->metric;
+        info->best_score = best->best_score;
+        info->best_loss = best->best_loss;
+        info->best_step = best->best_step;
+        info->bad_validations = 0;
+    }
+    checkpoint_close(file);
+}
+
 static enum exchange_result begin_once(struct chief *chief, struct shard_status *status, struct chief_start *start,
                                        struct error *error)
 {
@@ -786,6 +812,7 @@ static enum exchange_result begin_once(struct chief *chief, struct shard_status 
     if (!find_state(chief, false, source, sizeof source, error)) {
         return EXCHANGE_FAILED;
     }
+    recall_best(chief, start->global_step);
     begin_supervising(chief, chief->ledger.info.global_step);
     chief_order_ahead(chief, start->global_step);
     return EXCHANGE_OK;

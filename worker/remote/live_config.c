@@ -50,6 +50,7 @@ struct live_config {
     const struct config *which; /* the one to adopt; only its identity matters */
     bool wanted, taken;         /* it waits for its step; it was adopted */
     struct config next;         /* only its live keys are valid */
+    bool chooses_patience;      /* it leaves patience "auto" */
     int64_t step;
     float loss; /* as in the message `report` */
 };
@@ -63,6 +64,7 @@ static enum participant_switch switch_to(void *context, const struct config *con
         live->wanted = true;
         live->taken = false;
         config_take_live(&live->next, config);
+        live->chooses_patience = config_was_chosen(config, "train", "patience");
         live->step = step;
     }
     /* Going back does not wait for a step: the training thread may be waiting for a member that goes back. */
@@ -263,6 +265,7 @@ bool live_config_look(struct live_config *live, struct config *config, int64_t g
     const bool due = live->wanted && global_step >= live->step;
     if (due) {
         config_take_live(config, &live->next);
+        config_note_chosen(config, "train", "patience", live->chooses_patience);
         live->wanted = false;
         live->taken = true;
     }

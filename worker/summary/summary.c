@@ -84,7 +84,10 @@ static int type_of(const struct config_key *key)
     case KEY_LONG:
     case KEY_NUMBER:
         /* "auto" is a number by now, except where it stays. */
-        return key->offset == offsetof(struct config, data.validation_size) ? TYPE_STRING : TYPE_NUMBER;
+        return key->offset == offsetof(struct config, data.validation_size) ||
+                       key->offset == offsetof(struct config, train.threshold)
+                   ? TYPE_STRING
+                   : TYPE_NUMBER;
     case KEY_TEXT:
     case KEY_WORD:
     case KEY_LAYERS:

@@ -389,7 +389,11 @@ static bool say_changed(const struct rows *rows, struct error *error)
 static bool has_rows(const struct examples *test, const char *name, struct error *error)
 {
     return test->count > 0 ||
-           error_set(error, "%s: has no rows to test with (without files test*, data.test_share holds some out)", name);
+           error_set(
+               error,
+               "%s: has no rows to test with (without files test*, data.test_share holds some out): add rows, name "
+               "--test_files, or set --test_share=0",
+               name);
 }
 
 static bool take_for_test(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,

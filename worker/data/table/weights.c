@@ -94,7 +94,14 @@ bool weights_settle(struct weights *weights, const char *name, struct error *err
         }
         sum += weights->factors[i] * weights->sums[i];
     }
-    weights->mean = sum / (double)(rows > 0 ? rows : 1);
+    if (rows == 0) {
+        return error_set(
+            error,
+            "%s: no rows are left to train on beside those held out: add rows, lower --validation_size, or "
+            "set --test_share=0",
+            name);
+    }
+    weights->mean = sum / (double)rows;
     return weights->mean > 0 || error_set(error, "%s: the weights of all its rows are 0", name);
 }
 
