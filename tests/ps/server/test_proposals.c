@@ -90,9 +90,9 @@ static void what_would_lead_nowhere_is_refused(void **state)
     sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), "\"train_steps\":\"auto\"", "\"train_steps\":102"),
                secret_key);
     refused("the job would be over after step 102");
-    sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), "\"optimizer\":\"auto\"", "\"optimizer\":\"none\""), secret_key);
+    sign_texts(1, job_of(1, 0.5, ""), 2, edited(job_of(2, 0.5, ""), "\"sgd\"", "\"none\""), secret_key);
     refused("train.optimizer");
-    char *before = edited(job_of(1, 0.5, ""), "\"optimizer\":\"auto\"", "\"optimizer\":\"none\"");
+    char *before = edited(job_of(1, 0.5, ""), "\"sgd\"", "\"none\"");
     sign_texts(1, before, 2, job_of(2, 0.5, ""), secret_key);
     struct error error;
     struct manifest manifest;
