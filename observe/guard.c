@@ -159,5 +159,5 @@ void guard_apply(const struct guard *guard, struct http_options *options)
     options->token = guard->token;
     options->only_host = guard->keys ? NULL : guard->address.host;
     options->hosts = guard->hosts;
-    options->cors = guard->cors;
+    options->cors = guard->cors && guard->cors[0] != '\0' ? guard->cors : NULL;
 }

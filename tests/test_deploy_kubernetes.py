@@ -179,7 +179,7 @@ class Pod:
         for name, port in self.names.items():
             text = text.replace(name, f"127.0.0.1:{port}")
         text = text.replace(":9200", f":{self.http}")
-        return re.sub(r"(?<==)/(var/lib/trainer|keys)", rf"{self.folder}/\1", text)
+        return re.sub(r"(?<=[=:])/(var/lib/trainer|keys)", rf"{self.folder}/\1", text)
 
     def environment(self):
         found = {}

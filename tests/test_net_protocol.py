@@ -219,7 +219,7 @@ def test_keygen(run, tmp_path):
     assert path.stat().st_mode & 0o777 == 0o600
     content = path.read_bytes()
     assert b"PRIVATE KEY" in content and content.count(b"BEGIN CERTIFICATE") == 1
-    assert "keys are not overwritten" in run("keygen", "--out=fleet.key", status=1).stderr
+    assert "already exists, and is not overwritten" in run("keygen", "--out=fleet.key", status=1).stderr
     assert path.read_bytes() == content
     for wrong in ([], ["--member=ps:0"], ["--ca=ca", "--member=chief", "--out=x"], ["--ca=ca", "--member=ps:0"]):
         assert "keygen" in run("keygen", *wrong, status=2).stderr

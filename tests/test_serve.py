@@ -589,7 +589,7 @@ def test_newer_checkpoints_take_over_and_no_request_fails(trainer, tmp_path):
     train(trainer, *flags, "--train_steps=20", cwd=tmp_path)
     body = json.dumps({"instances": [[0] * 784]})
     over, versions, failures = threading.Event(), set(), []
-    with Served(trainer, "run", "--interval_secs=0.05", cwd=tmp_path) as server:
+    with Served(trainer, "run", "--checkpoint=newest", "--interval_secs=0.05", cwd=tmp_path) as server:
         def ask():
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
             while not over.is_set():

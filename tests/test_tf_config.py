@@ -64,7 +64,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
     cluster = {"chief": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"], "ps": [f"127.0.0.1:{ports[2]}"]}
     run(trainer, "keygen", "--out=fleet.key", cwd=tmp_path)
     members, command = {}, [trainer, *SMALL_CLUSTER, "--train_steps=400", "--learning_rate=0.1", "--min_workers=2",
-                            "--log_format=json", "--train_dir=t"]
+                            "--log_format=json", "--train_dir=t", "--final_test=newest"]
     try:
         for kind in ("evaluator", "worker", "ps", "chief"):
             env = environment(cluster=cluster, task={"type": kind, "index": 0})
