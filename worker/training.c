@@ -214,7 +214,8 @@ static int scaled_patience(const struct training *training)
     if (!has_validation(training)) {
         return 0;
     }
-    return every > 0 && epoch > every ? (int)fmin(patience * (double)(epoch / every), INT_MAX) : patience;
+    const int64_t in_epoch = every > 0 && epoch > every ? epoch / every : 1; /* validations */
+    return in_epoch < INT_MAX / (patience > 0 ? patience : 1) ? (int)(patience * in_epoch) : INT_MAX;
 }
 
 /* A length that nobody set is one of training on the present data, however long it was trained on others. */

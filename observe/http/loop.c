@@ -184,6 +184,7 @@ static void drop(struct http_connection *connection)
     leave_queue(connection);
     if (connection->life == LIFE_STREAMING) {
         atomic_fetch_sub(&server->stream_count, 1);
+        assert(connection->peer); /* known since its first byte */
         connection->peer->streams--;
         connection->stream.closed(connection->stream.owner, &connection->stream);
     }
@@ -450,9 +451,7 @@ static void on_event(struct http_connection *connection, uint32_t events)
     }
     if ((events & (EPOLLERR | EPOLLHUP)) && (is_handled || !(events & EPOLLIN))) {
         drop(connection);
-    } else if (is_handled && (events & EPOLLRDHUP)) {
-        watch_for(connection, 0);
-    } else if (is_handled && (events & EPOLLIN)) {
+    } else if (is_handled && (events & (EPOLLRDHUP | EPOLLIN))) {
         watch_for(connection, 0); /* what arrives meanwhile is read after the answer */
     } else {
         move_on(connection);
