@@ -57,7 +57,7 @@ static void give_up(int number)
 
 static void check_memory(size_t size)
 {
-    const long long promised = (long long)(fuzz_memory.times * size + fuzz_memory.constant);
+    const long long promised = (long long)fuzz_memory.times * (long long)size + (long long)fuzz_memory.constant;
     if (fuzz_memory.times > 0 && atomic_load(&most_held) > promised) {
         fprintf(stderr,
                 "fuzz: an input of %zu bytes takes %lld bytes; at most %zu times its size and %zu are promised\n", size,
