@@ -95,7 +95,9 @@ bool budget_charge(struct budget_account *account, size_t bytes, struct error *e
 
 bool budget_charge_for(struct budget_account *account, struct budget_account *to, size_t bytes, struct error *error)
 {
-    const enum budget_refusal why = !account ? BUDGET_FITS : budget_is_closed(account) ? BUDGET_GONE : add(to, bytes);
+    const enum budget_refusal why = !account || !to             ? BUDGET_FITS
+                                    : budget_is_closed(account) ? BUDGET_GONE
+                                                                : add(to, bytes);
     return why == BUDGET_FITS || refuse(account, why == BUDGET_NEVER ? BUDGET_LATER : why, error);
 }
 
