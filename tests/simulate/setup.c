@@ -185,6 +185,7 @@ static void draw_cluster(bool rolls, int (*run)(struct machine *machine))
     set("layers", "%d,%d", SETUP_ROWS, SETUP_COLUMNS);
     set("initializer", "truncated_normal");
     set("init_stddev", "0");
+    set("data_source", "synthetic");
     set("optimizer", "sgd");
     set("learning_rate", "1");
     set("batch_size", "1");
