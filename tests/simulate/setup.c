@@ -150,6 +150,14 @@ static void draw_table(void)
     }
 }
 
+/* Gradients are counted: each adds itself to the parameters. */
+static void set_update(void)
+{
+    set("data_source", "synthetic");
+    set("optimizer", "sgd");
+    set("learning_rate", "1");
+}
+
 static void draw_cluster(bool rolls, int (*run)(struct machine *machine))
 {
     setup = (struct setup){.ps = draw_count(4),
@@ -185,9 +193,7 @@ static void draw_cluster(bool rolls, int (*run)(struct machine *machine))
     set("layers", "%d,%d", SETUP_ROWS, SETUP_COLUMNS);
     set("initializer", "truncated_normal");
     set("init_stddev", "0");
-    set("data_source", "synthetic");
-    set("optimizer", "sgd");
-    set("learning_rate", "1");
+    set_update();
     set("batch_size", "1");
     set("validation_size", "0");
     set("train_steps", "%lld", rolls ? 100000LL : (long long)setup.last_step);
