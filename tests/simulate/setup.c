@@ -136,6 +136,7 @@ static void draw_table(void)
     _Static_assert(2 + 1 + TABLE_COLOURS + 1 == SETUP_ROWS, "the inputs of write_rows");
     setup.has_table = setup.seed % (setup.local_steps > 1 ? 2 : 4) == 1;
     if (!setup.has_table) {
+        set("data_source", "synthetic"); /* engine.c makes the images */
         return;
     }
     set("data_dir", "/data");
@@ -153,7 +154,6 @@ static void draw_table(void)
 /* Gradients are counted: each adds itself to the parameters. */
 static void set_update(void)
 {
-    set("data_source", "synthetic");
     set("optimizer", "sgd");
     set("learning_rate", "1");
 }
