@@ -318,6 +318,19 @@ static void keys_whose_parts_do_not_fit(void **state)
     assert_non_null(second);
     write_text(file("alone.key"), text, (size_t)(second - text));
     not_loaded(file("alone.key"), "the certificate of the authority that signed it is missing");
+    /* Without the secret of handshake tokens, or with a part of it, it is not a key. */
+    read_text(file("ps0.key"), text);
+    char *secret = strstr(text, "-----BEGIN TRAINER"), *after = strstr(text, "-----BEGIN CERTIFICATE");
+    assert_non_null(secret);
+    assert_true(secret < after);
+    memmove(strchr(secret, '\n') + 1, strchr(secret, '\n') + 5, strlen(strchr(secret, '\n') + 5) + 1);
+    write_text(file("short.key"), text, strlen(text));
+    not_loaded(file("short.key"), "holds no handshake secret, or a damaged one");
+    memmove(secret, strstr(text, "-----BEGIN CERTIFICATE"), strlen(strstr(text, "-----BEGIN CERTIFICATE")) + 1);
+    write_text(file("old.key"), text, strlen(text));
+    not_loaded(file("old.key"), "make all keys of the fleet again with: trainer keygen");
+    assert_int_equal(unlink(file("old.key")), 0);
+    read_text(file("ps0.key"), text);
     /* What lies beside a fleet key must be a fleet key, too. */
     read_text(file("ps0.key"), more);
     write_text(file("a.key.next"), more, strlen(more));
