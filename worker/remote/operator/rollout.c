@@ -279,6 +279,7 @@ bool rollout_programs_bring(const struct rollout_programs *programs, struct roll
 enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
 
 static const double LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
+static const double VALID_S = 7 * 86400.0; /* of a signed rollout, by default */
 static const double ARRIVE_S = 10.0; /* after ps 0 answers again, how long earlier messages may take to have effect */
 
 /* --- The candidate: read, compare with what the fleet runs, sign --- */
@@ -299,6 +300,7 @@ struct candidate {
     const char *new_local;
     const char *doubt; /* why part of it rests on ps 0's word; "": nothing does */
     bool may_lose;
+    double valid_s; /* how long the signature may begin a rollout; 0: for ever */
     const struct rollout_programs *programs;
 };
 
@@ -460,7 +462,9 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
     if (!target) {
         return error_set(error, "out of memory");
     }
-    struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
+    const uint64_t now_s = (uint64_t)time(NULL);
+    struct manifest manifest = {.signed_s = now_s,
+                                .expires_s = both->valid_s > 0 ? now_s + (uint64_t)both->valid_s : 0,
                                 .may_lose = both->may_lose,
                                 .programs = both->programs->programs,
                                 .target = {.version = (uint64_t)both->new->fleet.version,
@@ -615,6 +619,21 @@ static int propose_and_follow(struct rollout_client *client, const struct candid
     return follow(client, target, arrive_s);
 }
 
+/* "12h", "7d", or "never". */
+static bool read_validity(const char *text, double *valid_s)
+{
+    char *end;
+    *valid_s = VALID_S;
+    if (!text || strcmp(text, "never") == 0) {
+        *valid_s = text ? 0 : VALID_S;
+        return true;
+    }
+    const double number = strtod(text, &end);
+    *valid_s = number * (*end == 'd' ? 86400 : *end == 'h' ? 3600 : 60);
+    return end != text && (*end == 'd' || *end == 'h' || *end == 'm') && end[1] == '\0' && *valid_s >= 60 &&
+           *valid_s <= 3650 * 86400.0;
+}
+
 /* From the comparison to the end of the rollout. */
 static int decide_and_follow(const struct command_call *call, struct rollout_client *client,
                              const struct candidate *both, double healthy_s, struct error *error)
@@ -678,14 +697,15 @@ static int roll_out(const struct command_call *call, struct rollout_client *clie
     if (look_at_fleet(call, client, &view, &error) && parse_local(&before, view.local, &error) &&
         (new->path ? candidate_local(&keys, &local, &error) : repeat_running(&view, new, &local, &error))) {
         rollout_programs_follow(programs, &view.programs);
-        const struct candidate both = {.running = &view.running,
-                                       .new = new,
-                                       .programs = programs,
-                                       .job = view.job,
-                                       .local = view.local,
-                                       .new_local = local,
-                                       .doubt = view.doubt,
-                                       .may_lose = command_switch(call, "may_lose")};
+        struct candidate both = {.running = &view.running,
+                                 .new = new,
+                                 .programs = programs,
+                                 .job = view.job,
+                                 .local = view.local,
+                                 .new_local = local,
+                                 .doubt = view.doubt,
+                                 .may_lose = command_switch(call, "may_lose")};
+        (void)read_validity(command_value(call, "expires"), &both.valid_s); /* checked before */
         error.text[0] = '\0';
         status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
@@ -716,14 +736,15 @@ static int revert(const struct command_call *call, struct rollout_client *client
                  (long long)earlier.fleet.version);
         earlier.fleet.version = (int64_t)view.highest + 1;
         rollout_programs_follow(programs, &view.programs);
-        const struct candidate both = {.running = &view.running,
-                                       .programs = programs,
-                                       .new = &earlier,
-                                       .job = view.job,
-                                       .local = view.local,
-                                       .new_local = view.earlier_local,
-                                       .doubt = view.doubt[0] != '\0' ? view.doubt : view.earlier_doubt,
-                                       .may_lose = command_switch(call, "may_lose")};
+        struct candidate both = {.running = &view.running,
+                                 .programs = programs,
+                                 .new = &earlier,
+                                 .job = view.job,
+                                 .local = view.local,
+                                 .new_local = view.earlier_local,
+                                 .doubt = view.doubt[0] != '\0' ? view.doubt : view.earlier_doubt,
+                                 .may_lose = command_switch(call, "may_lose")};
+        (void)read_validity(command_value(call, "expires"), &both.valid_s); /* checked before */
         error.text[0] = '\0';
         status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
@@ -897,13 +918,16 @@ static int run_rollout(const struct command_call *call)
     struct config new = {.path = NULL};
     struct rollout_programs programs = {.programs = {.count = 0}};
     struct error error;
-    double healthy_s;
+    double healthy_s, valid_s;
     if (!what && !files) {
         return misuse(
             "name the file of a config, a program with --binary, or status, history, abort, resume or revert");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
         return misuse("--healthy_secs must be a number from 0 to 86400");
+    }
+    if (!read_validity(command_value(call, "expires"), &valid_s)) {
+        return misuse("--expires must be a time such as 12h or 7d, or never");
     }
     if (what && strcmp(what, "history") == 0) {
         return show_history(call->config);
@@ -936,6 +960,7 @@ static const struct command_flag flags[] = {
     {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
     {"may_lose", NULL, "if the checkpoint does not fit the new layers, keep what does and drop the rest"},
     {"healthy_secs", "SECONDS", "the fleet must stay healthy for this long, or it rolls back (10)"},
+    {"expires", "TIME", "no rollout begins by this signature after so long: 12h, 7d, or never (7d)"},
     {"binary", "FILES", "programs to roll out, separated by commas: one for each architecture in the fleet"},
     {"rate_mb", "MB", "distribute programs at this many MB per second in total (20)"},
     {"waves", "WAVES", "workers that restart in a new program, wave by wave (1,10%,50%,100%)"},
