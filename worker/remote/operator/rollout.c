@@ -574,11 +574,8 @@ static void key_path(const struct command_call *call, char path[PATH_MAX])
 static bool read_public_key(const struct command_call *call, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
     char path[PATH_MAX];
-    uint8_t secret[OPERATOR_SECRET_KEY];
     key_path(call, path);
-    const bool done = operator_key_read_secret(path, secret, error) && crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
-    sodium_memzero(secret, sizeof secret);
-    return done;
+    return operator_key_read_own_public(path, key, error);
 }
 
 /* Without a key nothing can be signed, but --dry-run works. */
