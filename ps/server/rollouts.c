@@ -218,7 +218,7 @@ static const char *name_of(const struct manifest_abort *abort)
 static bool take_resume(struct rollout_coordinator *coordinator, const struct manifest_abort *resume, double now_s,
                         char message[256])
 {
-    if (resume->signed_s <= coordinator->resumed_s) {
+    if (coordinator->resumed_s > 0 && resume->signed_s <= coordinator->resumed_s) {
         snprintf(message, 256,
                  "this resume was used already, or was signed before one that was; if the clocks of "
                  "operators' machines differ, sign it on the one whose clock is ahead");

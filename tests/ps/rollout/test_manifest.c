@@ -114,7 +114,7 @@ static void a_digest_that_lies_is_refused_although_signed(void **state)
     assert_non_null(strstr(error.text, "its fallback is not what its digest says"));
     free(bytes);
     make("north", 4, 5, &bytes, &size); /* flags of a future program */
-    bytes[27 + 4 + 5 + 4 + 7 + 8] = 4;
+    bytes[27 + 4 + 5 + 4 + 7 + 8 + 8] = 4;
     crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
     assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
     assert_non_null(strstr(error.text, "flags 4"));

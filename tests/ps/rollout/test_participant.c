@@ -81,7 +81,7 @@ static void manifests_of_before_lead_nowhere(void **state)
     /* Nor does `current`, whoever wrote it; and a damaged floor is none. */
     const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}};
     struct config other;
-    write_text("config.json.d/current", "1");
+    write_text("config.json.d/current", "1\n");
     assert_false(config_load(&other, config_path, flags, 2, &error));
     assert_non_null(strstr(error.text, "version 1 of the config is below version 2"));
     config_free(&other);
