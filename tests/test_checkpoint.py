@@ -210,7 +210,7 @@ def test_with_a_key_only_checkpoints_made_with_it_are_used(trainer, tmp_path):
     assert not list(tmp_path.rglob("*.damaged")), "the flag was wrong, not the file"
     run(trainer, "eval", *SMALL, "own", key, cwd=tmp_path)
     run(trainer, "inspect", "own", key, cwd=tmp_path)
-    run(trainer, "diff", "own", "own", key, cwd=tmp_path)
+    run(trainer, "diff", "own", str(newest(tmp_path / "own")), key, cwd=tmp_path)
     train(trainer, *SMALL, "--train_steps=30", "--train_dir=own", key, cwd=tmp_path)
     path = newest(tmp_path / "own")
     content = bytearray(path.read_bytes())
