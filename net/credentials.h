@@ -7,8 +7,8 @@
  *    and accepts exactly it; its dates and names are ignored, so no clock is needed. During key rotation a second one
  *    is trusted: `FILE.next` or `FILE.previous` beside it.
  *  - a member's key: a private key, the secret that all keys of one authority share, its certificate, and the
- *    certificate of the authority that signed it. The certificate's common name is the member ("worker:1", "ps" for any ps, "operator"); signature, dates and name are
- *    checked on both sides.
+ *    certificate of the authority that signed it. The certificate's common name is the member ("worker:1", "ps" for
+ *    any ps, "operator"); signature, dates and name are checked on both sides.
  *
  * Credentials are immutable once loaded and may be shared by all connections and threads. Private keys are wiped when
  * freed and never appear in a message.

@@ -28,8 +28,8 @@ bool operator_key_create(const char *path, const char *passphrase, struct error 
 bool operator_key_ask(const char *prompt, char passphrase[OPERATOR_PASSPHRASE], struct error *error);
 
 /*
- * The caller wipes the secret key (sodium_memzero). A locked one asks for its passphrase (operator_key_ask). Refuses a key that others may have written, and a secret key that
- * everybody may read (base/trust.h).
+ * The caller wipes the secret key (sodium_memzero). A locked one asks for its passphrase (operator_key_ask). Refuses a
+ * key that others may have written, and a secret key that everybody may read (base/trust.h).
  */
 bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error);
 

@@ -123,9 +123,9 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
                    struct error *error);
 
 /*
- * False if it has expired by this machine's clock: no rollout begins by it. has_begun: one that began in time may take a
- * day longer. Versions that were rolled out do not expire: members that were away still catch up. A clock that was never
- * set (1970) is before every expiry.
+ * False if it has expired by this machine's clock: no rollout begins by it. has_begun: one that began in time may take
+ * a day longer. Versions that were rolled out do not expire: members that were away still catch up. A clock that was
+ * never set (1970) is before every expiry.
  */
 bool manifest_is_current(const struct manifest *manifest, bool has_begun, double now_s, struct error *error);
 

@@ -249,16 +249,16 @@ bool schema_finish(struct schema *schema, struct error *error)
 }
 
 /* Reads in place: the text may be another member's, and of any size that a message holds. */
-struct reading {
+struct schema_reader {
     struct schema *schema;
     char *scratch; /* room for any string of the text */
 };
 
-static const char *unescape(const struct reading *reading, struct json_value string, size_t *size)
+static const char *unescape(const struct schema_reader *reader, struct json_value string, size_t *size)
 {
-    *size = json_unescape(string, reading->scratch);
-    reading->scratch[*size] = '\0';
-    return reading->scratch;
+    *size = json_unescape(string, reader->scratch);
+    reader->scratch[*size] = '\0';
+    return reader->scratch;
 }
 
 /* The index of a word in a list; -1 if it is missing. */
@@ -279,7 +279,7 @@ static bool get_double(struct json_value object, const char *name, double *numbe
     return item.kind == JSON_NUMBER && number_parse(item.text, item.size, number) == NUMBER_FINITE;
 }
 
-static bool get_categories(const struct reading *reading, struct schema_column *column, struct json_value array)
+static bool get_categories(const struct schema_reader *reader, struct schema_column *column, struct json_value array)
 {
     struct json_walk walk = json_walk(array);
     struct json_value item;
@@ -288,7 +288,7 @@ static bool get_categories(const struct reading *reading, struct schema_column *
         if (item.kind != JSON_STRING) {
             return false;
         }
-        const char *text = unescape(reading, item, &size);
+        const char *text = unescape(reader, item, &size);
         if (dictionary_add(&column->categories, text, size) != expected) {
             return false; /* also a duplicate */
         }
@@ -296,7 +296,7 @@ static bool get_categories(const struct reading *reading, struct schema_column *
     return array.kind == JSON_ARRAY;
 }
 
-static bool get_column(const struct reading *reading, struct json_value object)
+static bool get_column(const struct schema_reader *reader, struct json_value object)
 {
     const struct json_value name = json_member(object, "name");
     const int role = find_word(object, "role", role_names), kind = find_word(object, "kind", kind_names);
@@ -305,19 +305,19 @@ static bool get_column(const struct reading *reading, struct json_value object)
         return false;
     }
     struct schema_column *column =
-        schema_add(reading->schema, unescape(reading, name, &size), (enum schema_role)role, (enum schema_kind)kind);
+        schema_add(reader->schema, unescape(reader, name, &size), (enum schema_role)role, (enum schema_kind)kind);
     if (!column) {
         return false;
     }
     column->may_miss = role == SCHEMA_FEATURE && json_member(object, "may_miss").kind == JSON_TRUE;
     if (kind == SCHEMA_CATEGORY) {
-        return get_categories(reading, column, json_member(object, "categories"));
+        return get_categories(reader, column, json_member(object, "categories"));
     }
     return get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
            get_double(object, "fill", &column->fill) && column->scale != 0;
 }
 
-static bool get_columns(const struct reading *reading, struct json_value root)
+static bool get_columns(const struct schema_reader *reader, struct json_value root)
 {
     const struct json_value columns = json_member(root, "columns");
     const int task = find_word(root, "task", task_names);
@@ -325,25 +325,25 @@ static bool get_columns(const struct reading *reading, struct json_value root)
     struct json_value object;
     bool done = columns.kind == JSON_ARRAY && task >= 0;
     while (done && json_next(&walk, &object)) {
-        done = get_column(reading, object);
+        done = get_column(reader, object);
     }
-    reading->schema->task = (enum schema_task)(done ? task : 0);
+    reader->schema->task = (enum schema_task)(done ? task : 0);
     return done;
 }
 
 bool schema_parse(struct schema *schema, const char *text, struct error *error)
 {
     const size_t text_size = strlen(text);
-    struct reading reading = {schema, malloc(text_size + 1)};
+    struct schema_reader reader = {schema, malloc(text_size + 1)};
     struct json_place place;
     double version = SCHEMA_VERSION;
     *schema = (struct schema){.count = 0};
-    bool done = reading.scratch && json_check_bytes(text, text_size, &place, error);
+    bool done = reader.scratch && json_check_bytes(text, text_size, &place, error);
     const struct json_value root = done ? json_whole(text, text_size) : (struct json_value){.kind = JSON_NONE};
     const struct json_value item = json_member(root, "version");
     const bool is_other = get_double(root, "version", &version) && version != SCHEMA_VERSION;
-    done = item.kind != JSON_NONE && !is_other && get_columns(&reading, root);
-    free(reading.scratch);
+    done = item.kind != JSON_NONE && !is_other && get_columns(&reader, root);
+    free(reader.scratch);
     if (!done) {
         schema_free(schema);
         return error_set(error, is_other ? "the preprocessing in it is of another version of this program"
