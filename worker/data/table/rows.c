@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config/keys.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/table/records.h"
@@ -374,6 +375,29 @@ const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_T
                             ? snprintf(buffer, ROW_NUMBER_TEXT, "%lld", (long long)number)
                             : snprintf(buffer, ROW_NUMBER_TEXT, "%.17g", number);
     *size = (size_t)written;
+    return buffer;
+}
+
+/* Digits that the number would be printed with. */
+static bool is_shortest(const char *text, size_t size)
+{
+    const size_t sign = size > 1 && text[0] == '-';
+    bool is = size > sign && size <= 15 && (text[sign] != '0' || size == 1);
+    for (size_t i = sign; i < size && is; i++) {
+        is = text[i] >= '0' && text[i] <= '9';
+    }
+    return is;
+}
+
+const char *row_class(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size)
+{
+    double number;
+    const char *text = row_text(row, column, buffer, size);
+    if (is_shortest(text, *size) || row_number(row, column, &number) != NUMBER_FINITE) {
+        return text;
+    }
+    config_number_text(number == 0 ? 0 : number, buffer);
+    *size = strlen(buffer);
     return buffer;
 }
 

@@ -70,6 +70,9 @@ int rows_find_column(const struct rows *rows, const char *name);
 enum number_kind row_number(const struct row *row, int column, double *value);
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
 
+/* The same of a class: a number is the shortest text of its value, since 1, 1.0 and 01 are one class. */
+const char *row_class(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
+
 /* Prefixes the error with the place of a field; returns false. rows NULL: the row is not from a file. */
 bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error);
 
