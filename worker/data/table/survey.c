@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,22 @@ static bool is_listed(const struct string_list *list, const struct rows *rows, i
     return false;
 }
 
+/* "a, b, c, ..." */
+static void list_columns(const struct rows *rows, char *text, size_t size)
+{
+    enum { MOST_LISTED = 12 };
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < rows_columns(rows) && used < size; i++) {
+        const bool is_more = i == MOST_LISTED;
+        used += (size_t)snprintf(text + used, size - used, "%s%.32s", i > 0 ? ", " : "",
+                                 is_more ? "..." : rows_column_name(rows, i));
+        if (is_more) {
+            return;
+        }
+    }
+}
+
 /* Names in the config must be columns. */
 static bool check_name(const struct rows *rows, const char *key, const char *name, struct error *error)
 {
@@ -44,8 +61,10 @@ static bool check_name(const struct rows *rows, const char *key, const char *nam
     for (int i = 0; i < rows_columns(rows); i++) {
         suggest_offer(&suggestion, rows_column_name(rows, i));
     }
-    return error_set(error, "data.%s: %s has no column %.64s among its %d%s%.64s%s", key, rows_name(rows), name,
-                     rows_columns(rows), suggestion.best ? "; did you mean " : "; `trainer data info` lists them",
+    char names[400];
+    list_columns(rows, names, sizeof names);
+    return error_set(error, "data.%s: %s has no column %.64s among its %d (%s)%s%.64s%s", key, rows_name(rows), name,
+                     rows_columns(rows), names, suggestion.best ? "; did you mean " : "",
                      suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
 }
 
@@ -129,8 +148,8 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
 {
     const int count = rows_columns(rows);
     *survey = (struct survey){.counts_all = counts_all, .loss = config->train.loss};
-    if (rows_left_out(rows)[0] != '\0') {
-        log_warning("%s; it is left out", rows_left_out(rows));
+    for (int i = 0; rows_left_out(rows, i)[0] != '\0'; i++) {
+        log_warning("%s; it is left out", rows_left_out(rows, i));
     }
     if (!check_config(rows, &config->data, error)) {
         return false;
