@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "worker/data/folders.h"
 #include "worker/data/table/schema.h"
 
 enum { LOGITS_FLOATS = 16384, MAX_CHUNK = 1024 };
@@ -58,6 +59,9 @@ const char *evaluation_name(const struct evaluation *evaluation, int output, cha
 {
     if (evaluation->options.schema) {
         return schema_output_name(evaluation->options.schema, output);
+    }
+    if (output < evaluation->names.count) {
+        return evaluation->names.items[output];
     }
     snprintf(text, EVALUATION_NAME, "%d", output);
     return text;
@@ -117,6 +121,11 @@ bool evaluation_create(struct evaluation *evaluation, const struct evaluation_op
                          options->rows);
     }
     layout(evaluation, evaluation->memory);
+    evaluation->options.class_names = NULL;
+    if (options->class_names && !class_names_parse(&evaluation->names, options->class_names, error)) {
+        evaluation_destroy(evaluation);
+        return false;
+    }
     if (evaluation_is_binary(evaluation) && options->train->threshold > 0 && options->train->threshold != 0.5) {
         evaluation->decision = options->train->threshold;
     }
@@ -126,6 +135,7 @@ bool evaluation_create(struct evaluation *evaluation, const struct evaluation_op
 void evaluation_destroy(struct evaluation *evaluation)
 {
     free(evaluation->memory);
+    names_free(&evaluation->names);
     *evaluation = (struct evaluation){0};
 }
 
