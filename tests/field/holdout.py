@@ -62,7 +62,7 @@ def numbers(rows=150, seed=4):
 
 def records(make, rows=150, seed=4):
     x, y = numbers(rows, seed)
-    return b"".join(frame(example(**make(x[i], bool(y[i]), i))) for i in range(rows))
+    return b"".join(frame(example(**make(x[i], int(y[i]), i))) for i in range(rows))
 
 
 def archive(**members):

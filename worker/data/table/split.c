@@ -16,7 +16,7 @@
 #include "worker/data/table/timestamp.h"
 #include "worker/data/table/wide.h"
 
-static const uint64_t VALIDATION_MIX = 0xA0761D6478BD642Fu, OCCURRENCE_MIX = 0xE7037ED1A0B428DBu;
+static const uint64_t VALIDATION_MIX = 0xA0761D6478BD642Fu;
 
 enum {
     SAMPLE_BYTES = 1 << 23,
@@ -172,7 +172,8 @@ static double time_of_key(uint64_t key)
 static uint64_t key_of_occurrence(struct split *split, uint64_t hash)
 {
     const struct tally_entry *entry = split->by_occurrence ? tally_add(&split->kinds, hash, MOST_KINDS) : NULL;
-    return entry && entry->rows > 1 ? wide_mix(hash ^ OCCURRENCE_MIX, (uint64_t)entry->rows * VALIDATION_MIX) : hash;
+    const uint64_t occurrence[2] = {hash, entry ? (uint64_t)entry->rows : 1};
+    return occurrence[1] > 1 ? dictionary_hash(occurrence, sizeof occurrence) : hash;
 }
 
 bool split_key(struct split *split, const struct rows *rows, const struct row *row, uint64_t *key, struct error *error)

@@ -535,13 +535,11 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
     if (!read_features(&features, names, record, size, error)) {
         return false;
     }
-    if (features.image.kind == FEATURE_NONE || features.label.kind == FEATURE_NONE) {
-        return (features.label.kind == FEATURE_NONE ? example_label(&features.label, names, &example->label, error)
-                                                    : say_no_image(&features, names, error)) ||
-               add_names(record, size, error);
-    }
     if (!example_label(&features.label, names, &example->label, error)) {
-        return false;
+        return features.label.kind == FEATURE_NONE && add_names(record, size, error);
+    }
+    if (features.image.kind == FEATURE_NONE) {
+        return say_no_image(&features, names, error) || add_names(record, size, error);
     }
     if (features.image.kind == FEATURE_BYTES) {
         if (!read_bytes(example, &features, error)) {

@@ -195,9 +195,12 @@ static void no_test_at_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(different_rows_by_their_content), cmocka_unit_test(equal_rows_one_by_one),
-        cmocka_unit_test(one_kind_of_many_rows),           cmocka_unit_test(the_last_row_of_a_class),
-        cmocka_unit_test(classes_do_not_count_of_numbers), cmocka_unit_test(a_few_rows_have_a_test),
+        cmocka_unit_test(different_rows_by_their_content),
+        cmocka_unit_test(equal_rows_one_by_one),
+        cmocka_unit_test(one_kind_of_many_rows),
+        cmocka_unit_test(the_last_row_of_a_class),
+        cmocka_unit_test(classes_do_not_count_of_numbers),
+        cmocka_unit_test(a_few_rows_have_a_test),
         cmocka_unit_test(no_test_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
