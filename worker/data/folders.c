@@ -447,14 +447,15 @@ static bool read_heads(struct heads *heads, const struct collection *collection,
 }
 
 /* Layers that are given say how large pictures are, if nothing else does. */
-static bool shape_by_layers(struct image_shape *shape, const struct heads *heads, bool may_be_grey, int inputs,
+static bool shape_by_layers(struct image_shape *shape, const struct heads *heads, bool is_open, int inputs,
                             struct error *error)
 {
     const struct image_head *first = &heads->first;
-    for (int i = 0; i < 2; i++) {
-        const int channels = i == 0 ? shape->channels : 1, pixels = inputs / channels, side = image_side(pixels);
+    const int tried[] = {shape->channels, 1, IMAGE_RGB}; /* the others only if neither keys nor files say which */
+    for (int i = 0; i < (is_open ? 3 : 1); i++) {
+        const int channels = tried[i], pixels = inputs / channels, side = image_side(pixels);
         const bool is_own = first->width * first->height == pixels;
-        if ((channels == shape->channels || may_be_grey) && inputs % channels == 0 && (is_own || side > 0)) {
+        if (inputs % channels == 0 && (is_own || side > 0)) {
             *shape = (struct image_shape){.height = is_own ? first->height : side,
                                           .width = is_own ? first->width : side,
                                           .channels = channels,
@@ -518,7 +519,7 @@ bool folders_shape(struct image_shape *shape, const char *training, const struct
         return done; /* reading them says why none can be read */
     }
     if (shape->height == 0 && inputs > 0) {
-        done = shape_by_layers(shape, &heads, config->color == COLOR_AUTO, inputs, error) ||
+        done = shape_by_layers(shape, &heads, config->color == COLOR_AUTO && !shape->digits, inputs, error) ||
                error_wrap(error, "%s", training);
     } else if (shape->height == 0 && shape->digits) {
         shape->height = shape->width = DIGIT_SIDE;

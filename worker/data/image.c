@@ -538,17 +538,16 @@ static bool png_read_rows(struct png *png, spng_ctx *context, uint8_t *row, size
 /* What precedes the pixels. */
 static bool png_begin(struct png *png, spng_ctx *context, struct error *error)
 {
+    enum { AT_WIDTH = 16, AT_HEIGHT = 20, AFTER = 24 };
+    const bool has_size = png->size >= AFTER && is_chunk(png->bytes + sizeof signature, "IHDR");
+    if (has_size && !check_size(get_be32(png->bytes + AT_WIDTH), get_be32(png->bytes + AT_HEIGHT), error)) {
+        return false;
+    }
     int code = spng_set_image_limits(context, IMAGE_MAX_SIDE, IMAGE_MAX_SIDE);
     png->end = sizeof signature;
     code = code != 0 ? code : spng_set_png_stream(context, png_read, png);
     code = code != 0 ? code : spng_get_ihdr(context, &png->header);
-    if (code == SPNG_EUSER_WIDTH || code == SPNG_EUSER_HEIGHT || code == SPNG_EWIDTH || code == SPNG_EHEIGHT) {
-        return check_size(get_be32(png->bytes + 16), get_be32(png->bytes + 20), error) || png_fail(png, code, error);
-    }
-    if (code != 0) {
-        return png_fail(png, code, error);
-    }
-    return check_size(png->header.width, png->header.height, error);
+    return code == 0 || png_fail(png, code, error);
 }
 
 static bool png_decode_with(struct png *png, spng_ctx *context, struct image *image, struct error *error)

@@ -261,9 +261,10 @@ static void in_colour(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(png_reads_back),   cmocka_unit_test(damaged_png_is_refused), cmocka_unit_test(interlaced_png),
-        cmocka_unit_test(impossible_sizes), cmocka_unit_test(pnm_as_text_and_bytes),  cmocka_unit_test(unknown_bytes),
-        cmocka_unit_test(foreign_formats),  cmocka_unit_test(in_colour),
+        cmocka_unit_test(png_reads_back),        cmocka_unit_test(damaged_png_is_refused),
+        cmocka_unit_test(interlaced_png),        cmocka_unit_test(impossible_sizes),
+        cmocka_unit_test(pnm_as_text_and_bytes), cmocka_unit_test(unknown_bytes),
+        cmocka_unit_test(foreign_formats),       cmocka_unit_test(in_colour),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,10 +30,16 @@ struct kind {
 
 static void put_orientation(struct jpeg_compress_struct *encoder, const struct kind *kind)
 {
-    const uint8_t little[] = {'E', 'x', 'i', 'f', 0, 0, 'I', 'I', 42, 0, 8, 0, 0, 0, 1, 0,
-                              0x12, 1, 3, 0, 1, 0, 0, 0, (uint8_t)kind->orientation, 0, 0, 0, 0, 0, 0, 0};
-    const uint8_t big[] = {'E', 'x', 'i', 'f', 0, 0, 'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1,
-                           1, 0x12, 0, 3, 0, 0, 0, 1, 0, (uint8_t)kind->orientation, 0, 0, 0, 0, 0, 0};
+    const uint8_t little[] = {'E', 'x',  'i', 'f', 0,
+                              0,   'I',  'I', 42,  0,
+                              8,   0,    0,   0,   1,
+                              0,   0x12, 1,   3,   0,
+                              1,   0,    0,   0,   (uint8_t)kind->orientation,
+                              0,   0,    0,   0,   0,
+                              0,   0};
+    const uint8_t big[] = {'E', 'x', 'i', 'f', 0,    0, 'M', 'M', 0, 42, 0, 0, 0,
+                           8,   0,   1,   1,   0x12, 0, 3,   0,   0, 0,  1, 0, (uint8_t)kind->orientation,
+                           0,   0,   0,   0,   0,    0};
     jpeg_write_marker(encoder, JPEG_APP0 + 1, kind->big_endian ? big : little, sizeof little);
 }
 
@@ -118,7 +124,8 @@ static void check_kind(const struct kind *kind, int channels, const uint8_t *cor
 static void colours(void **state)
 {
     (void)state;
-    static const uint8_t red[] = {200, 20, 30}, blue[] = {10, 40, 220}, dark[] = {40, 40, 40}, light[] = {210, 210, 210};
+    static const uint8_t red[] = {200, 20, 30}, blue[] = {10, 40, 220}, dark[] = {40, 40, 40},
+                         light[] = {210, 210, 210};
     const uint8_t red_grey[] = {75}, blue_grey[] = {51};
     for (int progressive = 0; progressive < 2; progressive++) {
         const struct kind rgb = {JCS_RGB, 3, {200, 20, 30}, {10, 40, 220}, progressive == 1, 0, false};
@@ -263,7 +270,7 @@ static void too_large(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(colours), cmocka_unit_test(inks),           cmocka_unit_test(orientations),
+        cmocka_unit_test(colours),   cmocka_unit_test(inks),    cmocka_unit_test(orientations),
         cmocka_unit_test(truncated), cmocka_unit_test(altered), cmocka_unit_test(too_many_scans),
         cmocka_unit_test(too_large),
     };
