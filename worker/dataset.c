@@ -119,14 +119,14 @@ static int inputs_given(const struct config *config)
     return follows ? 0 : config->model.layers[0];
 }
 
-static bool read_folders(struct examples *examples, struct image_shape *shape, const char *path,
+static bool read_folders(struct examples *examples, struct image_shape *shape, bool is_logged, const char *path,
                          const struct config *config, struct overflow *overflow, struct error *error)
 {
     char training[DATA_MAX_PATH];
     const struct config_data *data = &config->data;
     *shape = data->shape;
     return folders_find(training, data->data_dir, DATASET_TRAIN, error) &&
-           (shape->height > 0 || folders_shape(shape, training, data, inputs_given(config), error)) &&
+           (shape->height > 0 || folders_shape(shape, training, data, inputs_given(config), is_logged, error)) &&
            folders_read(examples, path, training, shape, data->max_bad_records, overflow, error);
 }
 
@@ -143,8 +143,8 @@ static struct image_shape shape_of(const struct examples *examples, bool digits,
     return shape;
 }
 
-/* Reads a part, except what the overflow leaves in the files. */
-static bool read_part(struct examples *result, struct image_shape *shape, struct dataset_origin *origin,
+/* Reads a part, except what the overflow leaves in the files. is_logged: how pictures are read is. */
+static bool read_part(struct examples *result, struct image_shape *shape, bool is_logged, struct dataset_origin *origin,
                       enum dataset_part part, const struct config *config, struct overflow *overflow,
                       struct error *error)
 {
@@ -165,7 +165,7 @@ static bool read_part(struct examples *result, struct image_shape *shape, struct
         done = tfrecord_files_read(&examples, &encoded, &config->data, part, overflow, error);
         break;
     case DATA_FOLDERS:
-        done = read_folders(&examples, shape, found.folder, config, overflow, error);
+        done = read_folders(&examples, shape, is_logged, found.folder, config, overflow, error);
         break;
     case DATA_TABLE:
         error_set(error, "%s: is a table; only pictures can be read without a model", origin->images);
@@ -199,7 +199,7 @@ bool dataset_read(struct examples *result, struct dataset_origin *origin, enum d
 {
     struct overflow overflow = {.limit = memory_limit(config), .keep = 1};
     struct image_shape shape;
-    if (!read_part(result, &shape, origin, part, config, &overflow, error)) {
+    if (!read_part(result, &shape, part == DATASET_TRAIN, origin, part, config, &overflow, error)) {
         overflow_free(&overflow);
         return false;
     }
@@ -254,7 +254,7 @@ bool dataset_visit(struct dataset_origin *origin, enum dataset_part part, const 
     struct overflow overflow = {.limit = limit < VISIT_BYTES ? limit : VISIT_BYTES, .keep = 1};
     struct examples examples;
     struct image_shape pictures;
-    if (!read_part(&examples, &pictures, origin, part, config, &overflow, error)) {
+    if (!read_part(&examples, &pictures, false, origin, part, config, &overflow, error)) {
         overflow_free(&overflow);
         return false;
     }
@@ -675,7 +675,7 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
     struct dataset_origin origin;
     struct overflow overflow = begin_overflow(config);
     struct image_shape shape = {.height = 0};
-    bool done = read_part(&whole, &shape, &origin, DATASET_TRAIN, config, &overflow, error) &&
+    bool done = read_part(&whole, &shape, true, &origin, DATASET_TRAIN, config, &overflow, error) &&
                 check_model(&whole, &origin, config, error);
     if (done && overflow.source) {
         int64_t count = overflow.held_out + overflow.blocks.examples; /* blocks contain the examples after them */

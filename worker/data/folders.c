@@ -499,7 +499,7 @@ static void say_shape(const struct image_shape *shape, const struct heads *heads
 }
 
 bool folders_shape(struct image_shape *shape, const char *training, const struct config_data *config, int inputs,
-                   struct error *error)
+                   bool is_logged, struct error *error)
 {
     enum { DIGIT_SIDE = 28 };
     struct collection collection;
@@ -530,7 +530,7 @@ bool folders_shape(struct image_shape *shape, const char *training, const struct
         return error_set(error, "data.image_size: pictures of %dx%d have %zu values; the limit is %d", shape->height,
                          shape->width, image_values(shape), CONFIG_MAX_WIDTH);
     }
-    if (done) {
+    if (done && is_logged) {
         say_shape(shape, &heads, training);
     }
     return done;

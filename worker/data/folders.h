@@ -31,11 +31,11 @@ bool folders_class_names(char **text, const char *training, struct error *error)
 /*
  * The shape of all pictures, by the heads of those of the training set: data.color and data.image_size, and what is
  * left open by these: in colour if any is stored so; the pictures' own size if they are all of one, else at most 64x64.
- * inputs: of a model whose layers are given, which decide what the keys leave open; else 0. The log says in a line what
- * was chosen.
+ * inputs: of a model whose layers are given, which decide what the keys leave open; else 0. is_logged: a line of the log
+ * says what was found and chosen.
  */
 bool folders_shape(struct image_shape *shape, const char *training, const struct config_data *config, int inputs,
-                   struct error *error);
+                   bool is_logged, struct error *error);
 
 /*
  * training: the folder of the training set (path itself or its sibling), which defines the classes. All pictures are

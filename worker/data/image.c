@@ -430,7 +430,8 @@ static bool png_fail(const struct png *png, int code, struct error *error)
     return png->ended ? error_set(error, "is a PNG that ends at byte %zu, before its IEND", png->size)
            : code == SPNG_EIDAT_TOO_SHORT || code == SPNG_EIDAT_STREAM
                ? error_set(error, "is a PNG whose image data ends too early or is damaged")
-               : error_set(error, "is a PNG that cannot be read: %s", spng_strerror(code));
+           : code == SPNG_ECHUNK_CRC ? error_set(error, "is a PNG of which a chunk is damaged: its CRC is wrong")
+                                     : error_set(error, "is a PNG that cannot be read: %s", spng_strerror(code));
 }
 
 static unsigned png_samples(const struct png *png)
