@@ -73,6 +73,16 @@ def archive(**members):
     return file.getvalue()
 
 
+def pictures(folders, seed=6):
+    """PGM files of 8x8: those in folders called dark are darker."""
+    draw = random.Random(seed)
+    return {f"d/{folder}/p{i}.pgm": b"P5 8 8 255\n" + bytes(draw.randrange(90) + 150 * ("light" in folder)
+                                                            for _ in range(64))
+            for folder, count in folders.items() for i in range(count)}
+
+
+PICTURES = ("trainer --data_dir=d --num_threads=1 --epochs=30 --batch_size=2 --hidden=16 --optimizer=adam "
+            "--log_steps=0")
 X, Y = numbers()
 JPEG = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01" + bytes(range(1, 200)) + b"\xff\xd9"
 WORKBOOK = archive(**{"[Content_Types].xml": "<Types/>", "xl__workbook.xml": "<workbook/>"})
@@ -147,6 +157,23 @@ CASES = [
     Case("array_of_objects_alone", "numpy#5770: pickles are not loaded",
          {"d/train.npy": npy(X.astype(object), allow_pickle=True)}, ["trainer --data_dir=d --target=-1"],
          [fails("pickle", "never loaded")]),
+    # --- folders ---
+    Case("pictures_without_a_test_folder", "keras#16876: image_dataset_from_directory and a validation_split",
+         pictures({"train/dark": 30, "train/light": 30}), [PICTURES], [accuracy(1), says("class dark ", "class light ")]),
+    Case("pictures_all_to_train_on", "kaggle: the last model before deployment has no pictures to spare",
+         pictures({"train/dark": 30, "train/light": 30}), [f"{PICTURES} --test_share=0"], [says("no test: all")]),
+    Case("three_pictures_of_a_class", "splitTools#6: of extremely small sets some parts are empty",
+         pictures({"train/dark": 3, "train/light": 3}), [PICTURES], [matches(r"^test accuracy .* of \d\)")]),
+    Case("pictures_of_one_class", "FATE#2358: when only one label exists, raise an error",
+         pictures({"train/dark": 9, "test/dark": 3}), [PICTURES], [fails("one class, dark")]),
+    Case("files_that_are_no_pictures", "sd_dreambooth_extension#64, trackpy#87: Thumbs.db among the pictures",
+         {**pictures({"train/dark": 30, "train/light": 30}), "d/train/dark/Thumbs.db": b"\xd0\xcf\x11\xe0",
+          "d/train/dark/readme.txt": "about", "d/train/light/empty.png": b"", "d/train/light/.DS_Store": b"Bud1",
+          "d/train/__MACOSX/dark/._a.png": b"x"},
+         [PICTURES], [accuracy(1), says("3 files are no pictures", "dark/Thumbs.db"), never_says("__MACOSX")]),
+    Case("classes_by_name", "tensorflow#11363: classes are known by name, not by number",
+         pictures({"train/dark": 9, "train/light": 9, "test/dark": 3, "test/light": 3}),
+         ["trainer data info --data_dir=d"], [says("dark: 9", "light: 9", "dark: 3")]),
     # --- formats ---
     *[Case(f"{what}_for_a_table".replace(" ", "_"),
            "DataBasic#177, talk-to-the-city-reports#15, Juno-Issue-Tracker#123: a .csv that is something else",

@@ -139,7 +139,8 @@ static void show_as_json(const struct data_summary *summary, const char *part)
     }
     cJSON_AddNumberToObject(fields, "images", examples->count);
     cJSON_AddNumberToObject(fields, "height", examples->height);
-    cJSON_AddNumberToObject(fields, "width", examples->width);
+    cJSON_AddNumberToObject(fields, "width", examples_columns(examples));
+    cJSON_AddNumberToObject(fields, "channels", examples_channels(examples));
     cJSON_AddNumberToObject(fields, "classes", examples->classes);
     json_put(fields, "images_per_class", cJSON_CreateIntArray(summary->class_counts, examples->classes));
     if (summary->names.count > 0) {
@@ -154,8 +155,8 @@ static void show_as_json(const struct data_summary *summary, const char *part)
 static void show_as_text(const struct data_summary *summary, const char *part, int64_t seed)
 {
     const struct examples *examples = &summary->examples;
-    printf("%s: %d images of %dx%d, %d classes\n", part, examples->count, examples->height, examples->width,
-           examples->classes);
+    printf("%s: %d images of %dx%d%s, %d classes\n", part, examples->count, examples->height,
+           examples_columns(examples), examples_channels(examples) > 1 ? " in colour" : "", examples->classes);
     if (summary->origin.source == DATA_SYNTHETIC) {
         printf("  source           synthetic digits of seed %" PRId64 "\n", seed);
     } else if (summary->origin.source != DATA_IDX) {
