@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "serve/request_log.h"
+#include "worker/data/image.h"
 #include "worker/data/table/schema.h"
 
 enum {
@@ -214,6 +215,31 @@ bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error
     }
     intake->examples.count++;
     return true;
+}
+
+bool intake_add_picture(struct intake *intake, const uint8_t *bytes, size_t size, struct error *error)
+{
+    const struct image_shape *shape = &intake->version->trained.shape;
+    struct image image;
+    struct image_head head;
+    bool more;
+    if (!image_examine(&head, bytes, size, &more, error)) {
+        return false;
+    }
+    const size_t needs = image_memory(bytes, size) + image_fit_memory(head.height, shape) + image_values(shape);
+    if (!budget_charge(intake->account, needs, error)) {
+        return false;
+    }
+    uint8_t *pixels = malloc(image_values(shape));
+    bool done = pixels ? image_decode(&image, bytes, size, shape->channels, error)
+                       : error_set(error, "out of memory for the picture");
+    if (done) {
+        done = image_fit(&image, shape, pixels, error) && intake_add_bytes(intake, pixels, error);
+        image_free(&image);
+    }
+    free(pixels);
+    budget_release(intake->account, needs);
+    return done;
 }
 
 /* Numbers as levels of grey; *whole: they are exact. */

@@ -64,6 +64,8 @@ bool intake_add_fields(struct intake *intake, const struct csv_field *fields, in
 
 /* Add a picture: bytes 0..255, or numbers 0..1, [version_inputs]. */
 bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error *error);
+/* A picture as in a file (worker/data/image.h), of any size; it is fitted as in training. */
+bool intake_add_picture(struct intake *intake, const uint8_t *bytes, size_t size, struct error *error);
 bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row, struct error *error);
 
 /*

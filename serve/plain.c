@@ -1,6 +1,6 @@
 /*
  * Plain posts: a file sent by curl --data-binary, answered as `trainer predict` would. For rows (CSV, TSV, NPY) the
- * answer is CSV, the rows followed by the predictions; for pictures (PNG, BMP, PGM) it is JSON.
+ * answer is CSV, the rows followed by the predictions; for pictures (JPEG, PNG, BMP, PGM) it is JSON.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,24 +63,6 @@ static bool read_rows(struct call *call, struct intake *intake, struct error *er
     text_buffer_free(&onlooker.raw);
     call->is_written = done;
     return done && (!call->text.failed || error_set(error, "out of memory for the answer"));
-}
-
-static bool read_picture(struct call *call, struct intake *intake, struct error *error)
-{
-    const int inputs = version_inputs(call->version);
-    struct image image;
-    if (!call_charge(call, image_memory(call->body, call->size) + (size_t)inputs, error)) {
-        return false;
-    }
-    if (!image_decode(&image, call->body, call->size, error)) {
-        return false;
-    }
-    uint8_t *pixels = malloc((size_t)inputs);
-    bool done = pixels ? image_fit_inputs(&image, inputs, pixels, error) && intake_add_bytes(intake, pixels, error)
-                       : error_set(error, "out of memory for the picture");
-    free(pixels);
-    image_free(&image);
-    return done;
 }
 
 /* Is it an array of floating-point numbers? Its header says so in the first line: {'descr': '<f4', ... */
@@ -151,10 +133,10 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
         return read_array(call, intake, error);
     }
     if (!image_is_known(call->body, call->size)) {
-        return error_set(error, "the body is no picture (PNG, BMP, PGM) and no array (NPY) of them, and the model was "
-                                "trained on pictures");
+        return error_set(error, "the body is no picture (JPEG, PNG, BMP, PGM) and no array (NPY) of them, and the "
+                                "model was trained on pictures");
     }
-    return read_picture(call, intake, error);
+    return intake_add_picture(intake, call->body, call->size, error) || error_wrap(error, "the body");
 }
 
 /* A single image; those of an array are in "predictions". */
