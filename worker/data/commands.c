@@ -14,6 +14,8 @@
 #include "base/text/json.h"
 #include "worker/data/convert.h"
 #include "worker/data/files.h"
+#include "worker/data/folders.h"
+#include "worker/data/names.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/info.h"
 #include "worker/dataset.h"
@@ -58,6 +60,7 @@ struct data_summary {
     struct dataset_origin origin;
     char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" except for IDX files */
     int *class_counts;                                         /* [examples.classes] */
+    struct names classes;                                      /* if they have names */
     uint64_t zero_pixels, pixel_sum;
     double zeros; /* share of the pixels */
     double mean;  /* of the pixels, 0..255 */
@@ -84,6 +87,17 @@ static void add_to_summary(void *context, const uint8_t *images, const int32_t *
     }
 }
 
+/* Of folders that are called by their classes, not by numbers. */
+static bool read_names(struct data_summary *summary, const struct config *config, struct error *error)
+{
+    char training[DATA_MAX_PATH], *text = NULL;
+    bool done = folders_find(training, config->data.data_dir, DATASET_TRAIN, error) &&
+                folders_class_names(&text, training, error) &&
+                (!text || class_names_parse(&summary->classes, text, error));
+    free(text);
+    return done;
+}
+
 static bool summarize(struct data_summary *summary, enum dataset_part part, const struct config *config,
                       struct error *error)
 {
@@ -96,6 +110,9 @@ static bool summarize(struct data_summary *summary, enum dataset_part part, cons
     const double pixels = (double)all->count * (double)all->height * (double)all->width;
     summary->zeros = (double)summary->zero_pixels / pixels;
     summary->mean = (double)summary->pixel_sum / pixels;
+    if (summary->origin.source == DATA_FOLDERS && !read_names(summary, config, error)) {
+        return false;
+    }
     return summary->origin.source != DATA_IDX || (digest_file(summary->origin.images, summary->images_sha256, error) &&
                                                   digest_file(summary->origin.labels, summary->labels_sha256, error));
 }
@@ -103,6 +120,7 @@ static bool summarize(struct data_summary *summary, enum dataset_part part, cons
 static void summary_free(struct data_summary *summary)
 {
     free(summary->class_counts);
+    names_free(&summary->classes);
 }
 
 static void show_as_json(const struct data_summary *summary, const char *part)
@@ -125,6 +143,12 @@ static void show_as_json(const struct data_summary *summary, const char *part)
     cJSON_AddNumberToObject(fields, "width", examples_columns(examples));
     cJSON_AddNumberToObject(fields, "channels", examples_channels(examples));
     cJSON_AddNumberToObject(fields, "classes", examples->classes);
+    if (summary->classes.count > 0) {
+        cJSON *names = cJSON_AddArrayToObject(fields, "class_names");
+        for (int i = 0; i < summary->classes.count; i++) {
+            json_append(names, cJSON_CreateString(summary->classes.items[i]));
+        }
+    }
     json_put(fields, "images_per_class", cJSON_CreateIntArray(summary->class_counts, examples->classes));
     cJSON_AddNumberToObject(fields, "zeros", summary->zeros);
     cJSON_AddNumberToObject(fields, "mean_pixel", summary->mean);
@@ -145,7 +169,11 @@ static void show_as_text(const struct data_summary *summary, const char *part, i
         printf("  labels           %s\n  sha256, unpacked %s\n", summary->origin.labels, summary->labels_sha256);
     }
     printf("  pixels           %.1f%% are zero, mean %.1f of 255\n", 100 * summary->zeros, summary->mean);
-    for (int i = 0; i < examples->classes; i++) {
+    for (int i = 0; i < summary->classes.count && i < examples->classes; i++) {
+        printf("%s  %s: %d\n", i == 0 ? "  images per class" : "                  ", summary->classes.items[i],
+               summary->class_counts[i]);
+    }
+    for (int i = 0; i < examples->classes && summary->classes.count == 0; i++) {
         const char *before = i == 0 ? "  images per class" : i % 5 == 0 ? "                  " : "";
         bool last_of_line = i % 5 == 4 || i + 1 == examples->classes;
         printf("%s  %3d: %-6d%s", before, i, summary->class_counts[i], last_of_line ? "\n" : "");
