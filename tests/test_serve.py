@@ -684,6 +684,45 @@ def test_tables_keep_rows_and_some_runs_none(trainer, tables, plants, tmp_path):
     assert "kept_rows" not in tensors(newest(tmp_path / "run"))[1]
 
 
+@pytest.mark.parametrize("which, operand", [("newest", "run"), ("best", "run"), ("best", "run/model-00000040.safetensors")])
+def test_a_run_trained_anew_to_the_same_step_takes_over(trainer, tmp_path, which, operand):
+    """A checkpoint is its digest: last night's training ends at the same step, in a file of the same name."""
+    def retrain(seed, folder):
+        train(trainer, *SMALL, "--train_steps=40", f"--seed={seed}", f"--train_dir={folder}", cwd=tmp_path)
+        return newest(tmp_path / folder)
+
+    name = retrain(1, "run").name
+    operand = operand.replace("model-00000040.safetensors", name)
+    body = {"instances": [[i % 256 for i in range(784)]]}
+    with Served(trainer, operand, f"--checkpoint={which}", "--interval_secs=0.05", cwd=tmp_path) as server:
+        def answer():
+            return server.post("/v1/models/model:predict", body)
+
+        def digest():
+            return json.loads(server.get("/v2/models/model")[1])["parameters"]["digest"]
+
+        first, before = answer(), digest()
+        for file in (tmp_path / "run").glob("*.safetensors"):  # copies and touched files are the same model
+            shutil.copy(file, tmp_path / "copy")
+            (tmp_path / "copy").rename(file)
+        time.sleep(0.3)
+        assert server.metric("trainer_serve_model_swaps_total") == 0 and digest() == before
+        retrain(2, "other")
+        for file in (tmp_path / "other").glob("*.safetensors"):
+            shutil.copy(file, tmp_path / "run" / file.name)  # in place: the folder does not change
+        wait_for(lambda: digest() != before, "the other model")
+        assert answer() != first and server.metric("trainer_serve_model_version") == 40
+        assert server.metric("trainer_serve_model_swaps_total") == 1
+        wait_for(lambda: "another model than the one before, of the same step" in server.text(), "the log")
+        retrain(1, "third")
+        for file in (tmp_path / "run").glob("*.safetensors"):
+            file.unlink()
+        for file in (tmp_path / "third").glob("*.safetensors"):
+            file.rename(tmp_path / "run" / file.name)
+        wait_for(lambda: digest() == before, "the first model again")
+        assert answer() == first
+
+
 def test_the_best_by_validation_is_served_where_that_is_wanted(trainer, tmp_path):
     """However new others are; a better one is put into service."""
     kept, best = [], tmp_path / "run/best.safetensors"

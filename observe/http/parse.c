@@ -18,6 +18,7 @@ enum {
     FIRST_BODY = 4096,
     MOST_RECEIVED = 1 << 18, /* bytes at once, so that others get their turn, too */
     HASH_BYTES = 32,
+    MOST_TIDY = 192,                /* bytes of a path that is compared with what may have been meant */
     MOST_SPARE = 64,                /* requests kept for reuse... */
     MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most this much memory in all */
 };
@@ -331,17 +332,16 @@ static void tidy(const char *path, char *copy, size_t size)
     copy[n] = '\0';
 }
 
-/* Not found: paths are as listed, to the byte; what was probably meant is named. */
-static void refuse_path(struct http_connection *connection)
+/* Not found: paths are as listed, to the byte; `meant` is named if it is one. */
+static void refuse_path(struct http_connection *connection, char meant[MOST_TIDY])
 {
     struct http_server *server = connection->server;
-    char *text = server->refusal_text, meant[192];
+    char *text = server->refusal_text;
     const char *at = server->options.paths_at, *path = connection->request->path;
-    tidy(path, meant, sizeof meant);
-    if (strlen(path) < sizeof meant && strcmp(path, meant) != 0 && route_of(connection, meant)) {
+    if (strlen(path) < MOST_TIDY && strcmp(path, meant) != 0 && route_of(connection, meant)) {
         snprintf(text, sizeof server->refusal_text, "not found: write %s, without doubled or trailing slashes", meant);
     } else {
-        const int shown = snprintf(meant, sizeof meant, "%s", path) < (int)sizeof meant ? (int)strlen(meant) : 80;
+        const int shown = snprintf(meant, MOST_TIDY, "%s", path) < MOST_TIDY ? (int)strlen(meant) : 80;
         snprintf(text, sizeof server->refusal_text, "not found: %.*s; %s lists the paths", shown, path,
                  at ? at : "docs/operations.md");
         utf8_mend(text, strlen(text));
@@ -354,9 +354,12 @@ static void find_route(struct http_connection *connection, const llhttp_t *parse
 {
     static const char *const allow[] = {"", "Allow: GET, HEAD\r\n", "Allow: POST\r\n", "Allow: GET, HEAD, POST\r\n"};
     struct http_request *request = connection->request;
-    const struct http_route *route = route_of(connection, request->path);
+    char meant[MOST_TIDY];
+    tidy(request->path, meant, sizeof meant);
+    const bool is_tidy = strlen(request->path) >= sizeof meant || strcmp(request->path, meant) == 0;
+    const struct http_route *route = is_tidy ? route_of(connection, request->path) : NULL;
     if (!route) {
-        refuse_path(connection);
+        refuse_path(connection, meant);
         return;
     }
     const int gets = route->methods & HTTP_METHOD_GET, posts = route->methods & HTTP_METHOD_POST;
@@ -423,16 +426,21 @@ static bool is_listed_host(const char *list, const char *host, size_t size)
     return false;
 }
 
-/* The bytes of "host:port" that are the host's: without the brackets of an IPv6 address, or the dot of a whole name. */
+/*
+ * The bytes of "host:port" that are the host's: without the brackets of an IPv6 address, or the dot of a whole name.
+ */
 static const char *host_of(const char *text, size_t *size)
 {
-    if (text[0] == '[') {
-        *size = strcspn(text + 1, "]");
-        return text + 1;
+    const bool is_literal = text[0] == '[';
+    const char *host = text + is_literal, *end = host + strcspn(host, is_literal ? "]" : ":");
+    const char *port = end + (is_literal && *end == ']');
+    *size = (size_t)(end - host);
+    *size -= !is_literal && *size > 1 && host[*size - 1] == '.';
+    if (*port == ':') {
+        port += 1 + strspn(port + 1, "0123456789");
     }
-    *size = strcspn(text, ":");
-    *size -= *size > 1 && text[*size - 1] == '.';
-    return text;
+    *size = *port == '\0' ? *size : 0; /* "[::1]elsewhere" is no host at all */
+    return host;
 }
 
 /*
