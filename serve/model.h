@@ -88,9 +88,9 @@ bool served_init(struct served *served, const char *name, const char *source, st
 void served_destroy(struct served *served); /* all holders must have released */
 
 /*
- * Looks for another checkpoint, by its digest, loads it beside the one in service, tries it, and swaps. True if the source's newest is
- * in service now. False: the error names the file, and the version in service stays. Frees replaced versions that are
- * no longer held. One thread at a time.
+ * Looks for another checkpoint, by its digest, loads it beside the one in service, tries it, and swaps. True if the
+ * source's newest is in service now. False: the error names the file, and the version in service stays. Frees replaced
+ * versions that are no longer held. One thread at a time.
  */
 bool served_refresh(struct served *served, struct error *error);
 

@@ -3,8 +3,8 @@
  * followed by the bytes of tensors, little-endian; Inference-Header-Content-Length tells where the JSON ends.
  * https://github.com/kserve/open-inference-protocol
  *
- * A picture is a row of one tensor, TENSOR_UINT8 0 to 255 or floating-point 0 to 1, flat or [height, width]. Rows of a table
- * are one tensor per column, or a single tensor if all columns are numeric.
+ * A picture is a row of one tensor, flat or [height, width]. Rows of a table are one tensor per column, or a single
+ * tensor if all columns are numeric. serve/tensor.h decodes them.
  */
 #include <math.h>
 #include <stdio.h>

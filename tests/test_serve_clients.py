@@ -29,7 +29,7 @@ ROWS = 60
 
 @pytest.fixture(scope="module")
 def models(trainer, tmp_path_factory):
-    """A model of digits, one of a table's classes, with a category and a column of truth values, and one of a number."""
+    """A model of digits; one of a table's classes, with a category and truth values; one of its numbers."""
     folder = tmp_path_factory.mktemp("models")
     train(trainer, *SMALL, "--train_steps=3", "--train_dir=digits", cwd=folder)
     (folder / "d").mkdir()
@@ -321,7 +321,7 @@ def test_nginx_as_the_documents_set_it_up(trainer, models, root, tmp_path):
     if not nginx:
         pytest.skip("there is no nginx (apt install nginx-light)")
     text = (root / "docs/serving.md").read_text()
-    block = re.search(r"(?m)^    upstream models \{\n(?:    .*\n|\n)+?    \}\n    server \{\n(?:    .*\n|\n)+?    \}\n", text)[0]
+    block = re.search(r"(?m)^    upstream models \{\n(?:    .*\n)+?    \}\n    server \{\n(?:    .*\n)+?    \}\n", text)[0]
     (port,) = free_ports(1)
     servers = [Served(trainer, "kinds=kinds", "--http_hosts=models.example", cwd=models) for _ in range(2)]
     for name, server in zip((8501, 8502), servers):

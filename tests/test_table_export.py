@@ -181,7 +181,7 @@ def test_a_column_that_is_called_as_an_output(trainer, tmp_path):
 @pytest.mark.parametrize("names", [["flag", "error", "probabilities"], ["trainer/one", "layer0/sums", "softmax"],
                                    ["prediction", "prediction_", "id"]])
 def test_whatever_columns_are_called(trainer, tmp_path, names):
-    """Names are the user's, whatever the values of a graph are called otherwise; no initializer is there for nothing."""
+    """Names are the user's, whatever a graph calls its own values; no initializer is there for nothing."""
     columns, signal, _ = table(5)
     values = [columns["size"], [repr(float(s)) for s in signal], ["a" if s > 0 else "b" for s in signal]]
     write(tmp_path / "d/train.csv", {**dict(zip(names, values)), "y": ["no" if s > 1 else "yes" for s in signal]})

@@ -760,11 +760,6 @@ void requests_free_spare(struct http_server *server)
 
 /* --- For handlers --- */
 
-enum http_method http_request_method(const struct http_request *request)
-{
-    return request->method;
-}
-
 const char *http_request_path(const struct http_request *request)
 {
     return request->path;

@@ -111,7 +111,6 @@ void http_server_counts(const struct http_server *server, struct http_counts *co
 
 /* --- Requests: pointers are valid until the request is answered --- */
 
-enum http_method http_request_method(const struct http_request *request);
 const char *http_request_path(const struct http_request *request); /* decoded, without the query; valid UTF-8 */
 const char *http_request_header(const struct http_request *request, const char *name); /* NULL: not there */
 /* HTTP_BODY_SLACK more bytes, of any value, are readable after its last byte. */
