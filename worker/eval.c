@@ -143,7 +143,8 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
     if (!file_exists(folder)) {
         return true;
     }
-    if (!checkpoint_folder_find(folder, &newest, error)) {
+    if (!checkpoint_use_key(follower->config->output.checkpoint_key, error) ||
+        !checkpoint_folder_find(folder, &newest, error)) {
         return false;
     }
     const bool is_new = newest && strcmp(checkpoint_digest(newest), follower->last_digest) != 0;
