@@ -5,6 +5,7 @@ import http.client
 import io
 import itertools
 import json
+import os
 import pathlib
 import re
 import shlex
@@ -321,7 +322,8 @@ def test_nginx_as_the_documents_set_it_up(trainer, models, root, tmp_path):
     if not nginx:
         pytest.skip("there is no nginx (apt install nginx-light)")
     text = (root / "docs/serving.md").read_text()
-    block = re.search(r"(?m)^    upstream models \{\n(?:    .*\n)+?    \}\n    server \{\n(?:    .*\n)+?    \}\n", text)[0]
+    block = re.search(r"(?m)^    upstream models \{\n(?:    .*\n)+?    \}\n    server \{\n(?:    .*\n)+?    \}\n",
+                      text)[0]
     (port,) = free_ports(1)
     servers = [Served(trainer, "kinds=kinds", "--http_hosts=models.example", cwd=models) for _ in range(2)]
     for name, server in zip((8501, 8502), servers):
@@ -329,11 +331,11 @@ def test_nginx_as_the_documents_set_it_up(trainer, models, root, tmp_path):
         block = block.replace(f"127.0.0.1:{name}", f"127.0.0.1:{server.port}")
     assert "listen 80;" in block
     block = block.replace("listen 80;", f"listen 127.0.0.1:{port};")
-    (tmp_path / "nginx.conf").write_text(
-        f"daemon off; pid {tmp_path}/pid; error_log {tmp_path}/errors;\nevents {{}}\nhttp {{\naccess_log off;\n"
-        + "".join(f"{kind}_temp_path {tmp_path}/{kind};\n"
-                  for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-        + block + "}\n")
+    temporary = "".join(f"{kind}_temp_path {tmp_path}/{kind};\n"
+                        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    user = "user root;" if os.geteuid() == 0 else ""
+    (tmp_path / "nginx.conf").write_text(f"{user} daemon off; pid {tmp_path}/pid; error_log {tmp_path}/errors;\n"
+                                         f"events {{}}\nhttp {{\naccess_log off;\n{temporary}{block}}}\n")
     process = subprocess.Popen([nginx, "-e", tmp_path / "errors", "-c", tmp_path / "nginx.conf"])
 
     def ask(host="models.example", body=b"size,code,open\n40.5,3,true\n", path="/predict"):

@@ -40,7 +40,7 @@ def test_systemd_starts_it_for_the_first_who_connects(trainer, model):
             wait_for(lambda: "Listening on" in (model / "activated.log").read_text(), "systemd-socket-activate")
             assert "serving at" not in (model / "activated.log").read_text()
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connection.request("POST", PATH, ROW, {"Host": "models.example"})
+            connection.request("POST", PATH, ROW)
             answer = connection.getresponse()
             assert answer.status == 200 and len(json.loads(answer.read())["predictions"][0]) == 10
             wait_for(lambda: "serving at" in (model / "activated.log").read_text(), "its log")
