@@ -599,6 +599,7 @@ static enum style style_of_state(enum board_state state)
         return RED;
     case BOARD_STARTING:
     case BOARD_WAITING:
+    case BOARD_INTERRUPTED:
         return YELLOW;
     case BOARD_DONE:
         return BOLD;
