@@ -625,6 +625,32 @@ static void put_tensor(struct text_buffer *text, const char *name, enum type typ
     json_write_close(text, '}');
 }
 
+/* Names of outputs, and what was seen in a table's columns. */
+static void put_parameters(struct text_buffer *text, const struct version *version)
+{
+    const bool has_labels = outcome_kind(&version->trained) != OUTCOME_ERROR;
+    char name[OUTCOME_NAME];
+    json_write_open(text, "parameters", '{');
+    if (has_labels) {
+        json_write_open(text, "labels", '[');
+        for (int i = 0; i < outcome_count(&version->trained); i++) {
+            json_write_string(text, NULL, outcome_name(&version->trained, i, name));
+        }
+        json_write_close(text, ']');
+    }
+    if (!version_is_of_pictures(version)) {
+        json_write_open(text, "columns", '[');
+        for (int i = 0; i < intake_columns(version); i++) {
+            json_write_open(text, NULL, '{');
+            json_write_string(text, "name", intake_column_name(version, i));
+            intake_describe_column(text, version, i);
+            json_write_close(text, '}');
+        }
+        json_write_close(text, ']');
+    }
+    json_write_close(text, '}');
+}
+
 void open_inference_describe(struct text_buffer *text, const struct served *served, const struct version *version)
 {
     struct tensor_out outputs[MOST_OUTPUTS];
@@ -650,15 +676,6 @@ void open_inference_describe(struct text_buffer *text, const struct served *serv
         put_tensor(text, outputs[i].name, outputs[i].type, outputs[i].width);
     }
     json_write_close(text, ']');
-    if (outcome_kind(&version->trained) != OUTCOME_ERROR) {
-        char name[OUTCOME_NAME];
-        json_write_open(text, "parameters", '{');
-        json_write_open(text, "labels", '[');
-        for (int i = 0; i < outcome_count(&version->trained); i++) {
-            json_write_string(text, NULL, outcome_name(&version->trained, i, name));
-        }
-        json_write_close(text, ']');
-        json_write_close(text, '}');
-    }
+    put_parameters(text, version);
     json_write_close(text, '}');
 }

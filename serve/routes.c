@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/version.h"
+#include "observe/files.h"
 #include "serve/page.h"
 #include "serve/protocol.h"
 
@@ -533,6 +534,7 @@ static void tick(void *context)
 
 static struct http_route routes[] = {
     {"/", HTTP_METHOD_GET, true, false, 0, page_get},
+    {"/app.css", HTTP_METHOD_GET, true, false, 0, files_get},
     {"/try.css", HTTP_METHOD_GET, true, false, 0, page_get},
     {"/try.js", HTTP_METHOD_GET, true, false, 0, page_get},
     {"/openapi.json", HTTP_METHOD_GET, true, false, 0, page_openapi},

@@ -27,14 +27,16 @@ from runs import ENDLESS, SMALL_DATA, run, start, train, wait_for
 pytestmark = pytest.mark.xdist_group("page")  # all tests of the file share one browser
 
 WORDS = {
-    "overview": ["Loss", "Accuracy", "97.12%", "Steps/s", "Learning rate", "Time left", "Waiting",
-                 "for worker 3 (10.0.0.3:2222), 12 s", "Latest events", "Checkpoint"],
+    "overview": ["Training loss", "Accuracy", "97.12%", "Optimizer", "adam", "Steps/s", "Learning rate", "Time left",
+                 "Waiting", "for worker 3 (10.0.0.3:2222), 12 s", "Latest events", "Checkpoint"],
     "charts": ["Horizontal axis", "Smoothing", "Accuracy (validation)", "Memory of this process", "Reset zoom"],
     "members": ["Member", "ps 0", "worker 11", "node-3", "lost", "80.9 MiB", "GPU", "13 members"],
     "events": ["Timeline", "worker 1 (10.0.0.1:2222): no word for 10 s", "restored", "28 events"],
-    "config": ["Version 4", "watching", "train.learning_rate", "0.01", "digest 77aa", "trainer 0.1.0"],
-    "checkpoints": ["step 2,777", "83 ms", "/var/lib/trainer/digits/model-2777.safetensors"],
-    "model": ["784 – 500 – 10", "First layer's weights", "Worst mistakes", "Importance of columns", "column c"],
+    "config": ["Command line", "--optimizer=adam", "batch_size", "Version 4", "watching", "train.learning_rate",
+               "0.01", "digest 77aa", "trainer 0.1.0"],
+    "checkpoints": ["step 2,777", "best.safetensors", "83 ms", "/var/lib/trainer/digits/model-2777.safetensors"],
+    "model": ["784 – 500 – 10", "First layer's weights", "Worst mistakes", "Size of first-layer weights", "column c",
+              "Classes"],
 }
 LOOKS = {"light": ("light", (1440, 900)), "dark": ("dark", (1440, 900)), "phone": ("dark", (390, 844)),
          "wide": ("light", (2560, 1200))}
