@@ -25,8 +25,8 @@ const double board_step_bounds[BOARD_STEP_BUCKETS - 1] = {1e-5, 3e-5, 1e-4, 2e-4
 
 const char *board_state_name(enum board_state state)
 {
-    static const char *const names[] = {"starting",   "waiting", "training",    "validating",
-                                        "saving",     "done",    "interrupted", "failed"};
+    static const char *const names[] = {"starting", "waiting", "training",    "validating",
+                                        "saving",   "done",    "interrupted", "failed"};
     return names[state];
 }
 
@@ -43,11 +43,8 @@ bool board_create(struct board *board, const char *role, int task, const char *t
     const char *slash = strrchr(train_dir, '/');
     *board = (struct board){.task = task, .started_s = clock_wall_s(), .loss = NAN, .gpu_percent = NAN};
     pthread_mutex_init(&board->mutex, NULL);
-    board->numbers = (struct board_numbers){.config_version = -1,
-                                            .last_step = -1,
-                                            .best_step = -1,
-                                            .saved_step = -1,
-                                            .best_saved_step = -1};
+    board->numbers = (struct board_numbers){
+        .config_version = -1, .last_step = -1, .best_step = -1, .saved_step = -1, .best_saved_step = -1};
     snprintf(board->role, sizeof board->role, "%s", role);
     snprintf(board->train_dir, sizeof board->train_dir, "%s", train_dir);
     snprintf(board->name, sizeof board->name, "%s", slash && slash[1] != '\0' ? slash + 1 : train_dir);

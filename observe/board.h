@@ -118,8 +118,8 @@ struct board {
 
     pthread_mutex_t mutex; /* guards these: */
     struct board_numbers numbers;
-    struct board_event *events; /* [BOARD_EVENTS], a ring */
-    int64_t last_event;         /* its id; 0: none */
+    struct board_event *events;         /* [BOARD_EVENTS], a ring */
+    int64_t last_event;                 /* its id; 0: none */
     struct board_validation *validated; /* [BOARD_VALIDATIONS], that the history lacks yet */
     int validated_count;
     char *about; /* JSON: command line and settings; NULL: not known */

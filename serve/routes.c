@@ -232,7 +232,7 @@ static void handle_plain(void *context, struct http_request *request)
         return;
     }
     if (*path == '\0') {
-        http_answer_error(request, 404, "which model? Post to /predict/NAME; GET /v2/repository/index lists them");
+        http_answer_error(request, 404, "no model given: post to /predict/NAME; GET /v2/repository/index lists them");
         return;
     }
     if (find_target(service, request, path + 1, &target)) {

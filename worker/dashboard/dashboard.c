@@ -357,8 +357,8 @@ static void best_checkpoint(struct board *board)
     struct board_numbers *numbers = &board->numbers;
     struct error error;
     char path[CHECKPOINT_MAX_PATH];
-    if (numbers->best_step >= 0 &&
-        file_join(path, sizeof path, board->train_dir, CHECKPOINT_BEST_NAME, &error) && file_exists(path)) {
+    if (numbers->best_step >= 0 && file_join(path, sizeof path, board->train_dir, CHECKPOINT_BEST_NAME, &error) &&
+        file_exists(path)) {
         numbers->best_saved_step = numbers->best_step;
         snprintf(numbers->best_saved_path, sizeof numbers->best_saved_path, "%.255s", path);
     }
@@ -452,10 +452,10 @@ static bool fill(struct board *board, const char *folder, struct error *error)
     }
     /* A process that was killed records no end; one without event files may have come to any. */
     const bool knows_end = told.end != BOARD_STARTING || board->about;
-    board->numbers.state = is_in_use(folder)           ? BOARD_TRAINING
-                           : !knows_end                ? BOARD_DONE
+    board->numbers.state = is_in_use(folder)            ? BOARD_TRAINING
+                           : !knows_end                 ? BOARD_DONE
                            : told.end == BOARD_STARTING ? BOARD_INTERRUPTED
-                                                       : told.end;
+                                                        : told.end;
     end_numbers(board);
     if (!checkpoint_folder_find(folder, &file, error)) {
         return false;
@@ -578,8 +578,9 @@ const struct command command_dashboard = {
     .operands = "TRAIN_DIR...",
     .max_operands = MOST_RUNS,
     .summary = "show finished runs, side by side, on a page for browsers",
-    .details = "Reads each train_dir once: its history.bin, its event files, and its newest checkpoint. Serves at --http, "
-               "by default http://127.0.0.1:6006/, until it is interrupted. It changes nothing.",
+    .details =
+        "Reads each train_dir once: its history.bin, its event files, and its newest checkpoint. Serves at --http, "
+        "by default http://127.0.0.1:6006/, until it is interrupted. It changes nothing.",
     .takes_config = true,
     .run = run_dashboard,
 };
