@@ -22,7 +22,7 @@
 
 /* Each run of changed characters is sent after a cursor move; styles are set where they change. */
 
-enum { MOST_TEXT = 4096, CHEAP_GAP = 4 };
+enum { MOST_TEXT = 4096, CHEAP_GAP = 4, LEAST_CUT = 3 /* columns for a part of a text */ };
 
 bool screen_resize(struct screen *screen, int width, int height, struct error *error)
 {
@@ -122,6 +122,9 @@ int screen_put(struct screen *screen, int row, int column, int end, enum style s
     end = end < screen->width ? end : screen->width;
     const uint8_t *at = (const uint8_t *)safe, *stop = at + strlen(safe);
     const bool is_cut = !fits(screen, at, stop, end - column);
+    if (is_cut && end - column < LEAST_CUT) {
+        return end;
+    }
     stop = is_cut ? cut(screen, at, stop, end - column) : stop;
     while (at < stop) {
         uint32_t character;

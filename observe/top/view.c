@@ -659,7 +659,10 @@ static void draw_progress(struct screen *screen, int row, const struct view_run 
     if (numbers->epoch > 0) {
         column = screen_put(screen, row, column, width, PLAIN, "  epoch %.4g", numbers->epoch);
     }
-    screen_put(screen, row, column, width, FAINT, "  %.4g examples/s", board->examples_per_s);
+    if (isfinite(board->examples_per_s) && board->examples_per_s > 0) {
+        screen_put(screen, row, column, width, FAINT, "  %s examples/s",
+                   count_text(step, (int64_t)fmin(board->examples_per_s, 1e15)));
+    }
 }
 
 static int draw_metric(struct screen *screen, int row, int column, const struct board_metric *metric, enum style style)
@@ -746,10 +749,17 @@ static int draw_warnings(struct screen *screen, int row, const struct view *view
 
 /* --- Curves --- */
 
-static bool has_values(const struct history_ring *ring, int series)
+/* Traffic that is always 0, of a run alone, is none; and the log loss is the validation's loss under another name. */
+static bool has_values(const struct history *history, const struct history_ring *ring, int series)
 {
+    const char *name = history->names[series];
+    const bool is_traffic = strncmp(name, "bytes_", 6) == 0;
+    if (strcmp(name, "metric:log_loss") == 0) {
+        return false;
+    }
     for (int i = ring->count - 1; i >= 0; i--) {
-        if (!isnan(history_at(ring, i)->values[series])) {
+        const float value = history_at(ring, i)->values[series];
+        if (!isnan(value) && !(is_traffic && value == 0)) {
             return true;
         }
     }
@@ -763,7 +773,8 @@ static int order_series(const struct history *history, const struct history_ring
     int count = 0;
     for (int rank = 0; rank < (int)(sizeof ranks / sizeof ranks[0]); rank++) {
         for (int i = 0; i < history->series; i++) {
-            bool fits = strncmp(history->names[i], ranks[rank], strlen(ranks[rank])) == 0 && has_values(ring, i);
+            bool fits =
+                strncmp(history->names[i], ranks[rank], strlen(ranks[rank])) == 0 && has_values(history, ring, i);
             for (int k = 0; k < count; k++) {
                 fits = fits && order[k] != i;
             }
@@ -787,7 +798,9 @@ static struct curve_span span_of(const struct view *view, const struct view_run 
 static const char *series_title(const char *name)
 {
     static const char prefix[] = "metric:";
-    return strncmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : name;
+    return strcmp(name, "metric:loss") == 0                ? "validation loss"
+           : strncmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1
+                                                           : name;
 }
 
 static const char *value_text(char text[COUNT_TEXT], const char *title, double value)

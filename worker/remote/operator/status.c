@@ -87,8 +87,21 @@ static void show_own(const struct board_own *own)
 }
 
 /* What a row shows, from left to right. */
-enum { CELL_MEMBER, CELL_STATE, CELL_STEP, CELL_SPEED, CELL_STALE, CELL_DROPPED, CELL_RETRIES, CELL_IN, CELL_OUT,
-       CELL_ADDRESS, CELL_HOST, CELL_DEVICE, CELLS };
+enum {
+    CELL_MEMBER,
+    CELL_STATE,
+    CELL_STEP,
+    CELL_SPEED,
+    CELL_STALE,
+    CELL_DROPPED,
+    CELL_RETRIES,
+    CELL_IN,
+    CELL_OUT,
+    CELL_ADDRESS,
+    CELL_HOST,
+    CELL_DEVICE,
+    CELLS
+};
 enum { CELL_TEXT = 256 };
 
 static const struct {
@@ -96,10 +109,10 @@ static const struct {
     int width; /* negative: left-aligned */
     int rank;  /* where there is no room for all, those with the lowest are shown */
 } cells[CELLS] = {
-    [CELL_MEMBER] = {"MEMBER", -11, 0},   [CELL_STATE] = {"STATE", -9, 1},      [CELL_STEP] = {"STEP", 11, 2},
-    [CELL_SPEED] = {"STEPS/S", 8, 3},     [CELL_STALE] = {"STALE", 5, 5},       [CELL_DROPPED] = {"DROPPED", 7, 8},
-    [CELL_RETRIES] = {"RETRIES", 7, 9},   [CELL_IN] = {"IN", 7, 6},             [CELL_OUT] = {"OUT", 7, 7},
-    [CELL_ADDRESS] = {"ADDRESS", -22, 10}, [CELL_HOST] = {"HOST", -16, 4},      [CELL_DEVICE] = {"DEVICE", -24, 11},
+    [CELL_MEMBER] = {"MEMBER", -11, 0},    [CELL_STATE] = {"STATE", -9, 1}, [CELL_STEP] = {"STEP", 11, 2},
+    [CELL_SPEED] = {"STEPS/S", 8, 3},      [CELL_STALE] = {"STALE", 5, 5},  [CELL_DROPPED] = {"DROPPED", 7, 8},
+    [CELL_RETRIES] = {"RETRIES", 7, 9},    [CELL_IN] = {"IN", 7, 6},        [CELL_OUT] = {"OUT", 7, 7},
+    [CELL_ADDRESS] = {"ADDRESS", -22, 10}, [CELL_HOST] = {"HOST", -16, 4},  [CELL_DEVICE] = {"DEVICE", -24, 11},
 };
 
 /* A terminal's rows are as wide as it is; a pipe gets all. */
