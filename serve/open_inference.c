@@ -370,6 +370,33 @@ static void put_tensor(struct text_buffer *text, const char *name, enum tensor_t
     json_write_close(text, '}');
 }
 
+/* Names of outputs, and what was seen in a table's columns. */
+static void put_parameters(struct text_buffer *text, const struct version *version)
+{
+    const bool has_labels = outcome_kind(&version->trained) != OUTCOME_ERROR;
+    char name[OUTCOME_NAME];
+    json_write_open(text, "parameters", '{');
+    json_write_string(text, "digest", version->digest);
+    if (has_labels) {
+        json_write_open(text, "labels", '[');
+        for (int i = 0; i < outcome_count(&version->trained); i++) {
+            json_write_string(text, NULL, outcome_name(&version->trained, i, name));
+        }
+        json_write_close(text, ']');
+    }
+    if (!version_is_of_pictures(version)) {
+        json_write_open(text, "columns", '[');
+        for (int i = 0; i < intake_columns(version); i++) {
+            json_write_open(text, NULL, '{');
+            json_write_string(text, "name", intake_column_name(version, i));
+            intake_describe_column(text, version, i);
+            json_write_close(text, '}');
+        }
+        json_write_close(text, ']');
+    }
+    json_write_close(text, '}');
+}
+
 /* All inputs and outputs, as `put` writes one. */
 static void put_tensors(struct text_buffer *text, const struct version *version,
                         void (*put)(struct text_buffer *text, const char *name, enum tensor_type type, int width),
@@ -403,17 +430,7 @@ void open_inference_describe(struct text_buffer *text, const struct served *serv
     json_write_close(text, ']');
     json_write_string(text, "platform", "trainer");
     put_tensors(text, version, put_tensor, "inputs", "outputs");
-    json_write_open(text, "parameters", '{');
-    json_write_string(text, "digest", version->digest);
-    if (outcome_kind(&version->trained) != OUTCOME_ERROR) {
-        char name[OUTCOME_NAME];
-        json_write_open(text, "labels", '[');
-        for (int i = 0; i < outcome_count(&version->trained); i++) {
-            json_write_string(text, NULL, outcome_name(&version->trained, i, name));
-        }
-        json_write_close(text, ']');
-    }
-    json_write_close(text, '}');
+    put_parameters(text, version);
     json_write_close(text, '}');
 }
 
