@@ -133,12 +133,9 @@ static void a_process_knows_what_it_may_take(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(aligned_to_cache_lines),
-        cmocka_unit_test(zeroed_to_the_last_byte),
-        cmocka_unit_test(what_no_machine_has_is_refused),
-        cmocka_unit_test(what_must_be_there_ends_the_process),
-        cmocka_unit_test(nothing_is_memory_too),
-        cmocka_unit_test(a_process_knows_what_it_may_take),
+        cmocka_unit_test(aligned_to_cache_lines),         cmocka_unit_test(zeroed_to_the_last_byte),
+        cmocka_unit_test(what_no_machine_has_is_refused), cmocka_unit_test(what_must_be_there_ends_the_process),
+        cmocka_unit_test(nothing_is_memory_too),          cmocka_unit_test(a_process_knows_what_it_may_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

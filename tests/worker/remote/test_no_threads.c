@@ -135,8 +135,8 @@ static void try_part(size_t which)
 static void begin(void)
 {
     struct config_setting settings[] = {
-        {"insecure", "true"},   {"layers", "6,20,3"},   {"ps_hosts", "127.0.0.1:1,127.0.0.1:2"},
-        {"worker_hosts", NULL}, {"job_name", "worker"}, {"bind", "127.0.0.1"},
+        {"insecure", "true"},   {"layers", "6,20,3"},     {"ps_hosts", "127.0.0.1:1,127.0.0.1:2"},
+        {"worker_hosts", NULL}, {"job_name", "worker"},   {"bind", "127.0.0.1"},
         {"batch_size", "4"},    {"wire_dtype", "float32"}};
     struct error error;
     char hosts[80];
