@@ -104,11 +104,11 @@ static void what_must_be_there_ends_the_process(void **state)
 {
     (void)state;
     volatile size_t most = SIZE_MAX / 2; /* volatile, or compilers would warn */
-    expect_end(ask_alloc, most, "error: out of memory: 8796093022208.0 MiB for the model: make it smaller\n");
-    expect_end(ask_product, most, "error: out of memory: 17592186044416.0 MiB for rows\n");
-    expect_end(ask_growth, most, "error: out of memory: 17592186044416.0 MiB for rows\n");
-    expect_end(ask_aligned, most, "error: out of memory: 8796093022208.0 MiB for activations\n");
-    expect_end(ask_library, most, "error: out of memory: 123 bytes for a config\n");
+    expect_end(ask_alloc, most, "trainer: error: out of memory: 8796093022208.0 MiB for the model: make it smaller\n");
+    expect_end(ask_product, most, "trainer: error: out of memory: 17592186044416.0 MiB for rows\n");
+    expect_end(ask_growth, most, "trainer: error: out of memory: 17592186044416.0 MiB for rows\n");
+    expect_end(ask_aligned, most, "trainer: error: out of memory: 8796093022208.0 MiB for activations\n");
+    expect_end(ask_library, most, "trainer: error: out of memory: 123 bytes for a config\n");
 }
 
 static void nothing_is_memory_too(void **state)
