@@ -58,7 +58,6 @@ static void make_engine(struct scene *scene)
 static void begin(struct scene *scene, const int *layers, int layer_count, int numbers, int codes,
                   struct test_random *random)
 {
-    struct error error;
     memset(scene, 0, sizeof *scene);
     test_config(&scene->config, &scene->model, layers, layer_count, 1);
     scene->config.output.kept_rows = 4;
