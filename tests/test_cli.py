@@ -156,7 +156,7 @@ def test_missing_memory_is_named(trainer, role, what, tmp_path):
          "--synthetic_test=10", "--validation_size=10", "--insecure", *role], cwd=tmp_path, capture_output=True,
         text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20)))
     assert result.returncode == 1
-    assert re.fullmatch(f"out of memory: {what}", error_line(result))
+    assert re.fullmatch(f"trainer: error: out of memory: {what}", result.stderr.splitlines()[-1])
 
 
 def test_full_disk_is_a_failure(trainer):
