@@ -50,7 +50,7 @@ bool training_fail(struct training *training)
     return false;
 }
 
-/* By the divergences that the record tells of: a resumed run continues at the same rate. */
+/* By the divergences in the record: a resumed run continues at the same rate. */
 static void lower_rate(struct training *training, int retries)
 {
     training->good.record.retries = retries;
@@ -589,7 +589,7 @@ static double epochs_of(const struct training *training, int64_t steps)
     return (double)steps * (double)plan->batches_per_step / (double)plan->epoch_batches;
 }
 
-static void tell_start(const struct training *training, const struct updater_start *start)
+static void report_begin(const struct training *training, const struct updater_start *start)
 {
     char text[256];
     training->engine->table->describe(training->engine, text, sizeof text);
@@ -640,7 +640,7 @@ static bool begin(struct training *training, const struct updater_start *start)
     if (training->keeps_best && in_memory) {
         good_model_create(&training->good, training->model, &config->train, table->go_back);
     }
-    tell_start(training, start);
+    report_begin(training, start);
     return !training->test || open_summary(training, &training->error) || training_fail(training);
 }
 
@@ -673,7 +673,7 @@ static bool begin_from(struct training *training, const struct updater_start *st
         forget_best(training);
     } else if (training->keeps_best && training->config->output.train_dir[0] != '\0' &&
                !isnan(start->record.best_score)) {
-        good_model_recall(&training->good, &start->record, training->config->output.train_dir);
+        good_model_load(&training->good, &start->record, training->config->output.train_dir);
     }
     if (table->go_back) {
         lower_rate(training, start->record.retries);
@@ -694,7 +694,7 @@ static bool join(struct training *training)
     training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
     training->shown_validation = shown_score(&start.record);
     if (training->updater->table->go_back) {
-        lower_rate(training, start.record.retries); /* before anything tells of it */
+        lower_rate(training, start.record.retries); /* before anything reports it */
     }
     if ((!training->begun && !begin(training, &start)) || !begin_from(training, &start)) {
         return false;

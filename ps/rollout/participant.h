@@ -3,8 +3,7 @@
  * and reports its progress. The host handles what a change means for training.
  *
  * Orders are idempotent and may arrive any number of times, and after restarts on either side; a member that was away
- * does at once what the others did in steps. One thread at a time.
- * It also detects drift (ps/rollout/participant.h).
+ * does at once what the others did in steps. One thread at a time. It also detects drift (config_drift_begin).
  */
 #ifndef PS_ROLLOUT_PARTICIPANT_H
 #define PS_ROLLOUT_PARTICIPANT_H

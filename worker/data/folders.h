@@ -25,10 +25,7 @@
 /* The folder of a part; "" if there is none that contains folders. */
 bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error);
 
-/*
- * The class names of a training set (worker/data/folders.h), which the caller frees; NULL: they are
- * numbers.
- */
+/* The class names of a training set, which the caller frees; NULL: they are numbers. */
 bool folders_class_names(char **text, const char *training, struct error *error);
 
 /*
