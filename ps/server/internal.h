@@ -46,6 +46,7 @@ struct session {
     bool is_guest;     /* a member that connected without a digest, to report */
     int worker;        /* who.index if it is a worker and no guest; else -1 */
     uint64_t incarnation;
+    uint64_t place_key;             /* of a member without an index: the only one for which it may ask; 0: not known */
     char program[65];               /* the peer's program and build */
     struct session *next_of_worker; /* another session of the same worker, of any incarnation */
     /* A pull that waits until its worker is selected for a round; meanwhile the session has no thread. */
