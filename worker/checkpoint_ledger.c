@@ -14,6 +14,12 @@ void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct c
     ledger->info = *checkpoint_file_info(file);
     snprintf(ledger->last, sizeof ledger->last, "%s", checkpoint_path(file));
     ledger->last_step = ledger->info.global_step;
+    if (!isnan(ledger->info.best_score) && !checkpoint_folder_has_best(&ledger->folder)) {
+        log_warning("the next validation finds the best model anew");
+        ledger->info.best_score = NAN;
+        ledger->info.best_step = ledger->info.global_step;
+        ledger->info.bad_validations = 0;
+    }
 }
 
 void checkpoint_ledger_new_data(struct checkpoint_ledger *ledger)

@@ -27,7 +27,10 @@ struct checkpoint_ledger {
     bool failed; /* some could not be written: logged, and the run must not end with status 0 */
 };
 
-/* Training goes on from this checkpoint, which is the last good one, and says what the next one does, too. */
+/*
+ * Training goes on from this checkpoint, which is the last good one, and says what the next one does, too. If the best
+ * model that it tells of is no longer whole, the next validation finds another.
+ */
 void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct checkpoint_file *file);
 
 /* The run goes on with other data: later checkpoints say since when, and scores on the old ones count no more. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/profile.h"
 #include "ps/checkpoint/writer.h"
@@ -362,7 +363,15 @@ static bool load_best(struct updater *updater)
     struct checkpoint_file *file;
     collect_saved(local, true);
     checkpoint_folder_name(&local->ledger.folder, CHECKPOINT_BEST, 0, path);
-    if (checkpoint_open(&file, path, &training->error) != CHECKPOINT_OPENED) {
+    const enum checkpoint_status status = checkpoint_open(&file, path, &training->error);
+    if (status == CHECKPOINT_DAMAGED) { /* while the run went on */
+        file_set_aside(path, training->error.text);
+        log_warning("the best model is lost, and the present one, of step %lld, is used",
+                    (long long)training->global_step);
+        training->good.is_best = false;
+        return true;
+    }
+    if (status != CHECKPOINT_OPENED) {
         return training_fail(training);
     }
     /* A write that failed leaves an earlier best behind. */

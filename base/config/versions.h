@@ -57,4 +57,18 @@ bool versions_switch(const struct versions *versions, uint64_t number, struct er
  */
 bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error);
 
+/*
+ * For a member, before it reads its config: if `current`, or a file of the version that it names, is damaged, they are
+ * set aside and the newest other version that is whole comes into force, or the file alone. The fleet then brings what
+ * it is at. failed: a version that must not come into force; 0: none.
+ */
+void versions_heal(const char *config_path, uint64_t failed);
+
+/*
+ * The newest version below `number` that is whole comes into force, since `number` can't be used on this machine; *lower
+ * is 0 if there is none, and then the file alone does.
+ */
+bool versions_step_back(const char *config_path, uint64_t number, uint64_t failed, uint64_t *lower,
+                        struct error *error);
+
 #endif

@@ -245,13 +245,7 @@ void checkpoint_folder_close(struct checkpoint_folder *folder)
 static void set_aside(const char *path)
 {
     MARK("a damaged checkpoint is set aside");
-    char aside[CHECKPOINT_MAX_PATH + 16];
-    snprintf(aside, sizeof aside, "%s.damaged", path);
-    if (rename(path, aside) != 0) {
-        log_warning("%s: cannot be renamed to %s: %s", path, aside, strerror(errno));
-    } else {
-        log_warning("%s: set aside with \".damaged\" after its name", path);
-    }
+    file_set_aside(path, NULL);
 }
 
 /*
@@ -306,6 +300,29 @@ static bool find_newest(const char *path, bool may_rename, struct checkpoint_fil
 bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error)
 {
     return find_newest(folder->path, true, file, error);
+}
+
+bool checkpoint_folder_has_best(const struct checkpoint_folder *folder)
+{
+    char path[CHECKPOINT_MAX_PATH];
+    struct checkpoint_file *file;
+    struct error error;
+    checkpoint_folder_name(folder, CHECKPOINT_BEST, 0, path);
+    if (!file_exists(path)) {
+        log_warning("%s: is missing, so the best model so far is lost", path);
+        return false;
+    }
+    switch (checkpoint_open(&file, path, &error)) {
+    case CHECKPOINT_OPENED:
+        checkpoint_close(file);
+        return true;
+    case CHECKPOINT_DAMAGED:
+        log_warning("%s; so the best model so far is lost", error.text);
+        set_aside(path);
+        return false;
+    default: /* it can't be read now, which says nothing about it */
+        return true;
+    }
 }
 
 bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, struct error *error)

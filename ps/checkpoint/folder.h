@@ -103,7 +103,13 @@ void checkpoint_folder_close(struct checkpoint_folder *folder);
  */
 bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error);
 
-/* The same for a reader without the lock: nothing is renamed. A folder that does not exist is an error. */
+/*
+ * False: the best checkpoint is missing or damaged, and then set aside; the reason is logged. Nobody should tell of a
+ * best model that isn't there.
+ */
+bool checkpoint_folder_has_best(const struct checkpoint_folder *folder);
+
+/* As checkpoint_folder_newest, for a reader without the lock: nothing is renamed. A folder that does not exist is an error. */
 bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, struct error *error);
 
 /* What to write. */

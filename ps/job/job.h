@@ -17,8 +17,8 @@
  * Every step needs all ps. A worker that reaches this ps but not another reports that in its heartbeats; it then counts
  * as lost, so that nobody waits for it, until it reports that it reaches all.
  *
- * A worker is waited for from when it asks for the model, which it does once its data are loaded; joining and heartbeats
- * alone hold nothing. After that it is waited for as long as it works: one that owes a gradient for longer than a lease
+ * A worker is waited for from when it asks for the model, its data loaded; joining and heartbeats alone hold nothing.
+ * After that it is waited for as long as it works: one that owes a gradient for longer than a lease
  * and several times its usual time is idle until its next push, whatever its heartbeats say, and so is one that was
  * started several times without a push. The chief is exempt: without it there is no job.
  *
