@@ -48,7 +48,7 @@ struct board_metric {
 struct board_numbers {
     enum board_state state;
     char waiting_for[BOARD_TEXT]; /* "": nothing */
-    double waiting_since_s;       /* clock_wall_s */
+    double waiting_since_s;       /* clock_monotonic_s */
     double waited_s;              /* total of past waits */
 
     char engine[BOARD_TEXT], digest[65], metric[24];
@@ -75,6 +75,7 @@ struct board_numbers {
     char saved_path[256];
     uint64_t saved, saves_failed;
 
+    double certificate_until_s; /* clock_wall_s at which the member's certificate expires; 0: it has none */
     uint64_t stale, not_finite, retries, bytes_in, bytes_out; /* of the network, if there is one */
 
     int buffer_size, buffered; /* asynchronous rounds: differences per step, and those buffered; 0: none */

@@ -71,6 +71,13 @@ void checkpoint_ledger_done(struct checkpoint_ledger *ledger, const struct check
     log_error("%s; training continues, and this run will end with status 1", failure->text);
 }
 
+bool checkpoint_ledger_make_room(struct checkpoint_ledger *ledger, int64_t global_step)
+{
+    const bool is_worth_it = ledger->supervisor.failed && checkpoint_folder_make_room(&ledger->folder, global_step);
+    ledger->failed = ledger->failed && !is_worth_it;
+    return is_worth_it;
+}
+
 void checkpoint_ledger_record(const struct checkpoint_ledger *ledger, struct updater_record *record)
 {
     const bool has_checkpoint = ledger->last[0] != '\0';

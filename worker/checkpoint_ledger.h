@@ -46,6 +46,12 @@ void checkpoint_ledger_begin(struct checkpoint_ledger *ledger, int targets, int6
 void checkpoint_ledger_done(struct checkpoint_ledger *ledger, const struct checkpoint_report *saved,
                             const struct error *failure, bool quiet);
 
+/*
+ * At the end of a run, when its last checkpoint could not be written: makes room by deleting older ones. True: it is
+ * worth another try, after which the run may end well.
+ */
+bool checkpoint_ledger_make_room(struct checkpoint_ledger *ledger, int64_t global_step);
+
 /* As in struct updater_table. last_checkpoint is the ledger's. */
 void checkpoint_ledger_record(const struct checkpoint_ledger *ledger, struct updater_record *record);
 

@@ -82,6 +82,11 @@ const struct config_key config_keys[] = {
     {"cluster", "elastic_workers", KEY_COUNT, AT(cluster.elastic_workers), .minimum = 1,
      .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "with elastic: maximum number of workers beyond worker_hosts; each takes some memory on the ps"},
+    {"cluster", "worker_name", KEY_TEXT, AT(cluster.worker_name), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "with elastic and task_index=auto: what this worker is known by, so that it gets the same index "
+                    "again; empty = its certificate's key, or its machine, host name, folder and arguments, of which "
+                    "a new container has others"},
     {"cluster", "min_workers", KEY_COUNT, AT(cluster.min_workers), .minimum = 1, .maximum = CONFIG_MAX_WORKERS,
      .initial = "1", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "training starts once this many workers, including the chief, have loaded their data and joined"},
@@ -464,6 +469,9 @@ const struct config_key config_keys[] = {
     {"output", "shared_files", KEY_SWITCH, AT(output.shared_files), .initial = "false",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "whether other users may read what a run writes, as the umask says; otherwise only its own user"},
+    {"output", "checkpoint_key", KEY_TEXT, AT(output.checkpoint_key), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "file with a secret: checkpoints get a digest made with it, and no others are loaded or served"},
     {"output", "log_steps", KEY_LONG, AT(output.log_steps), .maximum = MAX_EXACT, .initial = "100",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE, .description = "steps between log lines; 0 = none"},
     {"output", "validate_steps", KEY_LONG, AT(output.validate_steps), .maximum = MAX_EXACT, .initial = "0",

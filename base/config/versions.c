@@ -214,6 +214,13 @@ static uint64_t newest_whole(const struct versions *versions, uint64_t below, ui
     return newest;
 }
 
+bool versions_lead(const char *config_path)
+{
+    char path[VERSIONS_PATH];
+    struct error ignored;
+    return versions_path(config_path, "rollout.json", path, &ignored) && file_exists(path);
+}
+
 bool versions_step_back(const char *config_path, uint64_t number, uint64_t failed, uint64_t *lower, struct error *error)
 {
     struct versions versions;
@@ -241,7 +248,7 @@ void versions_heal(const char *config_path, uint64_t failed)
         return;
     }
     const bool is_known = versions_current(config_path, &there, &number, &damage);
-    if (is_known && is_whole(&versions, number, &damage)) {
+    if (is_known && (is_whole(&versions, number, &damage) || versions_lead(config_path))) {
         return;
     }
     if (is_known) {

@@ -135,7 +135,7 @@ static bool launch(const char *config_path, uint64_t version, program_vouches *v
     if (found && (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
         return false;
     }
-    if (is_lost && !on_probation && step_back(config_path, version, &error)) {
+    if (is_lost && !on_probation && !versions_lead(config_path) && step_back(config_path, version, &error)) {
         return true;
     }
     log_error("the program of version %" PRIu64 " does not start, so this one continues: %s", version, error.text);

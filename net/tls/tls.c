@@ -498,6 +498,14 @@ static bool check_certificate(struct handshake *handshake, double started_s, dou
     return false;
 }
 
+/* The connection opened, so small packets pass; certificates fill whole ones. */
+static bool suggest_packet_size(struct error *error)
+{
+    const struct error timed_out = *error;
+    return error_set(error, "%s, though the connection opened: is it stopped, or do large packets get lost (MTU)?",
+                     timed_out.text);
+}
+
 static bool run_handshake(struct handshake *handshake, double deadline_s, struct error *error)
 {
     double started_s = clock_monotonic_s();
@@ -523,7 +531,7 @@ static bool run_handshake(struct handshake *handshake, double deadline_s, struct
             return check_certificate(handshake, started_s, deadline_s, error);
         }
         if (result == MBEDTLS_ERR_SSL_WANT_READ && !transport_wait(connection, started_s, deadline_s, error)) {
-            return false;
+            return connection->state == CONNECTION_TIMED_OUT ? suggest_packet_size(error) : false;
         }
     }
 }

@@ -15,10 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "base/simulation.h"
 
@@ -144,19 +146,13 @@ static int by_step(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static bool add_item(struct listing *listing, int64_t step, double written_s)
+static void add_item(struct listing *listing, int64_t step, double written_s)
 {
     if (listing->count == listing->capacity) {
-        int capacity = listing->capacity == 0 ? 64 : 2 * listing->capacity;
-        struct kept_checkpoint *items = realloc(listing->items, (size_t)capacity * sizeof *items);
-        if (!items) {
-            return false;
-        }
-        listing->items = items;
-        listing->capacity = capacity;
+        listing->capacity = listing->capacity == 0 ? 64 : 2 * listing->capacity;
+        listing->items = must_grow(listing->items, (size_t)listing->capacity, sizeof *listing->items, "checkpoints");
     }
     listing->items[listing->count++] = (struct kept_checkpoint){.step = step, .written_s = written_s};
-    return true;
 }
 
 /* The caller frees listing->items, whatever is returned. */
@@ -167,23 +163,20 @@ static bool list_checkpoints(const char *path, struct listing *listing, struct e
     if (!directory) {
         return file_error(error, path, "cannot be listed", errno);
     }
-    bool done = true;
-    for (struct dirent *entry; done && (entry = readdir(directory));) {
+    for (struct dirent *entry; (entry = readdir(directory));) {
         int64_t step = step_of_name(entry->d_name);
         struct stat status;
         if (step < 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
             continue; /* not a checkpoint, or deleted since */
         }
         double written_s = (double)status.st_mtim.tv_sec + 1e-9 * (double)status.st_mtim.tv_nsec;
-        if (!add_item(listing, step, written_s)) {
-            done = error_set(error, "%s: out of memory while listing its checkpoints", path);
-        }
+        add_item(listing, step, written_s);
     }
     closedir(directory);
     if (listing->count > 0) {
         qsort(listing->items, (size_t)listing->count, sizeof *listing->items, by_step);
     }
-    return done;
+    return true;
 }
 
 /* --- opening --- */
@@ -358,6 +351,38 @@ static void delete_old(const struct checkpoint_folder *folder, int64_t saved_ste
         }
     }
     free(listing.items);
+}
+
+/* Is there room for a file of that size? */
+static bool has_room(const struct checkpoint_folder *folder, uint64_t bytes)
+{
+    struct statvfs disk;
+    return statvfs(folder->path, &disk) != 0 || (uint64_t)disk.f_bavail * disk.f_frsize > bytes + bytes / 8;
+}
+
+bool checkpoint_folder_make_room(const struct checkpoint_folder *folder, int64_t step)
+{
+    struct listing listing;
+    struct error error;
+    uint64_t bytes = 0;
+    int deleted = 0;
+    if (!list_checkpoints(folder->path, &listing, &error)) {
+        return false;
+    }
+    for (int i = 0; i + 1 < listing.count && listing.items[i].step < step; i++) {
+        char path[CHECKPOINT_MAX_PATH];
+        struct stat status;
+        checkpoint_folder_name(folder, CHECKPOINT_MODEL, listing.items[i].step, path);
+        bytes = stat(path, &status) == 0 && (uint64_t)status.st_size > bytes ? (uint64_t)status.st_size : bytes;
+        if (has_room(folder, bytes)) {
+            break;
+        }
+        log_warning("%s: deleted, to make room for the last checkpoint", path);
+        delete (folder, listing.items[i].step);
+        deleted++;
+    }
+    free(listing.items);
+    return deleted > 0;
 }
 
 void checkpoint_folder_go_back(const struct checkpoint_folder *folder, int64_t step, int64_t saved)

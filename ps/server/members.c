@@ -327,6 +327,7 @@ static void report_self(const struct server *server, const struct message_status
     report->bytes_in = status->bytes_in;
     report->bytes_out = status->bytes_out;
     report->config_version = (int64_t)status->fleet_version;
+    report->certificate_until_s = identity_valid_until_s(&server->identity);
     snprintf(report->digest, sizeof report->digest, "%.64s", status->digest);
     report->loss = server->last_loss;
 }

@@ -22,15 +22,28 @@ static void add_text(crypto_generichash_state *state, const char *text)
     crypto_generichash_update(state, (const uint8_t *)text, strlen(text) + 1);
 }
 
+static uint64_t end_key(crypto_generichash_state *state)
+{
+    uint8_t hash[crypto_generichash_BYTES_MIN];
+    uint64_t key;
+    crypto_generichash_final(state, hash, sizeof hash);
+    memcpy(&key, hash, sizeof key);
+    return key != 0 ? key : 1;
+}
+
 /* What distinguishes this process from others with the same key, before and after a restart. */
-static uint64_t own_key(const struct credentials *credentials)
+static uint64_t own_key(const struct credentials *credentials, const char *worker_name)
 {
     crypto_generichash_state state;
-    uint8_t hash[crypto_generichash_BYTES_MIN];
     char machine[64] = "", host[256] = "", folder[4096] = "", arguments[RESTART_ID];
     uint64_t key = credentials ? credentials_identity(credentials) : 0;
-    if (key != 0) {
+    if (key != 0) { /* a name proves nothing */
         return key;
+    }
+    crypto_generichash_init(&state, NULL, 0, crypto_generichash_BYTES_MIN);
+    if (worker_name[0] != '\0') {
+        add_text(&state, worker_name);
+        return end_key(&state);
     }
     FILE *file = fopen(machine_id_path, "re");
     if (file) {
@@ -42,14 +55,11 @@ static uint64_t own_key(const struct credentials *credentials)
         folder[0] = '\0';
     }
     restart_identity(arguments);
-    crypto_generichash_init(&state, NULL, 0, sizeof hash);
     add_text(&state, machine);
     add_text(&state, host);
     add_text(&state, folder);
     add_text(&state, arguments);
-    crypto_generichash_final(&state, hash, sizeof hash);
-    memcpy(&key, hash, sizeof key);
-    return key != 0 ? key : 1;
+    return end_key(&state);
 }
 
 /* *index; false with *again: the link is lost, or with *full: all places are taken now. */
@@ -102,7 +112,8 @@ static bool ask(const struct config *config, const struct identity *identity, in
         bool full = false;
         again = false;
         if (link_open(&link, NULL, NULL, error) == LINK_OPEN) {
-            done = ask_once(&link, own_key(identity->credentials), index, &again, &full, error);
+            done = ask_once(&link, own_key(identity->credentials, config->cluster.worker_name), index, &again, &full,
+                            error);
         }
         if (again) {
             link_lost(&link, error->text);
