@@ -70,6 +70,7 @@ struct config_cluster {
     enum placement_policy placement; /* which ps holds what */
     bool elastic;                    /* workers beyond worker_hosts may join */
     int elastic_workers;             /* at most this many of them */
+    char *worker_name;               /* with elastic: by which a worker gets the same index again; "": by what it is */
     int min_workers;                 /* training starts once this many have joined */
     int max_staleness;               /* steps a worker may be ahead of the slowest; 0 = no limit */
     enum wire_dtype wire_dtype;      /* of gradients and parameters on the wire */

@@ -24,6 +24,7 @@
 #include <sodium.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 enum {
     NAME_HEX = 16,      /* of a temporary name */
@@ -552,4 +553,17 @@ bool file_is_folder(const char *path)
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;
+}
+
+void file_set_aside(const char *path, const char *reason)
+{
+    char aside[PATH_MAX + 16];
+    if (reason) {
+        log_warning("%s", reason);
+    }
+    if ((size_t)snprintf(aside, sizeof aside, "%s.damaged", path) >= sizeof aside || rename(path, aside) != 0) {
+        log_warning("%s: cannot be renamed to end in \".damaged\": %s", path, strerror(errno));
+    } else {
+        log_warning("%s: set aside with \".damaged\" after its name", path);
+    }
 }

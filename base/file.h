@@ -116,4 +116,10 @@ bool file_exists(const char *path);
 /* True if the path leads to a folder. */
 bool file_is_folder(const char *path);
 
+/*
+ * Renames a damaged file to PATH.damaged, replacing an earlier one, so that nothing uses it and people can look at it.
+ * reason: of the damage, for the log; NULL: it was logged. A file that can't be renamed is a warning.
+ */
+void file_set_aside(const char *path, const char *reason);
+
 #endif

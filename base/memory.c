@@ -1,4 +1,4 @@
-/* Reads /proc and the cgroup files; a missing value means no limit. */
+/* Reads /proc; a missing value means no limit. */
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
 #include "base/log.h"
 
 /* A value of /proc/meminfo, in KiB. */
@@ -39,24 +40,9 @@ static bool read_resident(uint64_t *pages)
     return found;
 }
 
-/* The container's memory limit: cgroup v2, else v1. UINT64_MAX: none. */
-static uint64_t cgroup_limit(void)
-{
-    static const char *const paths[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
-    unsigned long long limit = 0;
-    for (int i = 0; i < 2 && limit == 0; i++) {
-        FILE *file = fopen(paths[i], "re");
-        if (file) {
-            limit = fscanf(file, "%llu", &limit) == 1 ? limit : 0; /* "max": no limit */
-            fclose(file);
-        }
-    }
-    return limit > 0 ? limit : UINT64_MAX;
-}
-
 bool memory_for_this_process(uint64_t *bytes)
 {
-    uint64_t kib, pages, most = cgroup_limit();
+    uint64_t kib, pages, most = cgroup_limits().memory_bytes;
     struct rlimit address_space;
     if (!read_available(&kib) || !read_resident(&pages)) {
         return false;

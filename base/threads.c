@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/cgroup.h"
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/profile.h"
@@ -72,39 +73,11 @@ static void counter_advance(struct counter *counter)
     }
 }
 
-/* cgroup v2 says "quota period" or "max period" in microseconds, v1 has a file for each. 0 = no limit. */
-static int cgroup_cpus(void)
-{
-    long quota = -1;
-    long period = 0;
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (file) {
-        if (fscanf(file, "%ld %ld", &quota, &period) != 2) {
-            quota = -1;
-        }
-        fclose(file);
-    } else {
-        FILE *quota_file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "re");
-        FILE *period_file = fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "re");
-        if (!quota_file || !period_file || fscanf(quota_file, "%ld", &quota) != 1 ||
-            fscanf(period_file, "%ld", &period) != 1) {
-            quota = -1;
-        }
-        if (quota_file) {
-            fclose(quota_file);
-        }
-        if (period_file) {
-            fclose(period_file);
-        }
-    }
-    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
-}
-
 int threads_available(void)
 {
     cpu_set_t set;
     int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    int quota = cgroup_cpus();
+    int quota = cgroup_limits().cpus;
     if (quota > 0 && quota < cpus) {
         cpus = quota;
     }

@@ -17,7 +17,7 @@ enum { POOL_MAX_THREADS = 64 };
 
 struct pool;
 
-/* The CPUs this process may use: its affinity mask, bounded by the cgroup's CPU quota; at least 1. */
+/* The CPUs this process may use: its affinity mask, bounded by its cgroups' CPU quota (base/cgroup.h); at least 1. */
 int threads_available(void);
 
 /*

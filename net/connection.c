@@ -200,7 +200,9 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
                 how = WAKE_TIMEOUT;
             }
             if (how != WAKE_READY) {
-                return wait_failed(connection, how, "%s has accepted no data for %s", started_s, deadline_s, error);
+                return wait_failed(connection, how,
+                                   "%s has accepted no data for %s: is it stopped, or do large packets get lost (MTU)?",
+                                   started_s, deadline_s, error);
             }
             continue;
         }

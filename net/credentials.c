@@ -242,6 +242,18 @@ uint64_t credentials_identity(const struct credentials *credentials)
     return identity;
 }
 
+int64_t credentials_valid_until(const struct credentials *credentials)
+{
+    const mbedtls_x509_time *to = &credentials->own.valid_to;
+    struct tm utc = {.tm_year = to->year - 1900,
+                     .tm_mon = to->mon - 1,
+                     .tm_mday = to->day,
+                     .tm_hour = to->hour,
+                     .tm_min = to->min,
+                     .tm_sec = to->sec};
+    return credentials->member.role == MEMBER_NONE ? 0 : (int64_t)timegm(&utc);
+}
+
 struct member credentials_member(const struct credentials *credentials)
 {
     return credentials->member;

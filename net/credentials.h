@@ -40,6 +40,9 @@ struct member credentials_member(const struct credentials *credentials);
  */
 uint64_t credentials_identity(const struct credentials *credentials);
 
+/* The time, in seconds since 1970, at which the certificate expires; 0 for a fleet key, whose dates do not matter. */
+int64_t credentials_valid_until(const struct credentials *credentials);
+
 /* The keys of handshake tokens (net/admission.h); valid as long as the credentials. */
 const struct handshake_token_keys *credentials_token_keys(const struct credentials *credentials);
 

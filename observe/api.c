@@ -100,7 +100,8 @@ static void add_run(struct text_buffer *text, const struct api_run *run, const s
     json_write_string(text, "role", board->role);
     json_write_integer(text, "task", board->task);
     json_write_string(text, "state", board_state_name(numbers->state));
-    snprintf(waiting, sizeof waiting, "%s, %.0f s", numbers->waiting_for, clock_wall_s() - numbers->waiting_since_s);
+    snprintf(waiting, sizeof waiting, "%s, %.0f s", numbers->waiting_for,
+             clock_monotonic_s() - numbers->waiting_since_s);
     json_write_string(text, "waiting_for", numbers->waiting_for[0] != '\0' ? waiting : NULL);
     json_write_number(text, "config_version",
                       numbers->config_version < 0 ? (double)NAN : (double)numbers->config_version);

@@ -307,7 +307,7 @@ void board_tick(struct board *board)
     float values[HISTORY_SERIES];
     board_copy(board, &numbers);
     process_measure(&board->use);
-    const struct board_sample now = sample(board, &numbers, now_s), before = board->before;
+    const struct board_sample now = sample(board, &numbers, clock_monotonic_s()), before = board->before;
     const double seconds = now.time_s - before.time_s;
     const bool first = before.time_s == 0 || now.step < before.step;
     measure(board, &now);

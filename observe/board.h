@@ -55,7 +55,7 @@ const char *board_metric_text(const struct board_metric *metric, char text[BOARD
 struct board_numbers {
     enum board_state state;
     char waiting_for[BOARD_TEXT]; /* "": nothing */
-    double waiting_since_s;       /* clock_wall_s */
+    double waiting_since_s;       /* clock_monotonic_s */
     double waited_s;              /* total of past waits */
 
     char engine[BOARD_TEXT], digest[65], metric[24];
@@ -86,6 +86,7 @@ struct board_numbers {
     int64_t best_saved_step; /* of the file that keeps the best model; -1: there is none */
     char best_saved_path[256];
 
+    double certificate_until_s; /* clock_wall_s at which the member's certificate expires; 0: it has none */
     uint64_t stale, not_finite, retries, bytes_in, bytes_out; /* of the network, if there is one */
 
     int buffer_size, buffered; /* asynchronous rounds: differences per step, and those buffered; 0: none */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/version.h"
 
 struct writer {
@@ -103,6 +104,10 @@ static void add_progress(const struct writer *to, const struct board *board, con
         "Global steps per second, over the last ten seconds.");
     known(to, "trainer_loss", "", board->loss, "Mean training loss of the last second that had steps.");
     one(to, GAUGE, "trainer_learning_rate", "", numbers->learning_rate, "Learning rate of the last step.");
+    if (numbers->certificate_until_s > 0) {
+        one(to, GAUGE, "trainer_certificate_left_seconds", "seconds", numbers->certificate_until_s - clock_wall_s(),
+            "Time until this member's certificate expires.");
+    }
     one(to, GAUGE, "trainer_generation", "", numbers->generation,
         "Generation of a cluster's model; each restore begins a new one.");
     known(to, "trainer_config_version", "", numbers->config_version < 0 ? (double)NAN : (double)numbers->config_version,

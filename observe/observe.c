@@ -317,7 +317,7 @@ void observe_waiting(const char *what)
     what =
         strncmp(what, prefix, sizeof prefix - 1) == 0 ? what + sizeof prefix - 1 : ""; /* other texts are not waits */
     const size_t same = strcspn(what, ","); /* the same wait with another number of seconds */
-    const double now_s = clock_wall_s();
+    const double now_s = clock_monotonic_s();
     struct board_numbers *numbers = board_lock(&self.board);
     const bool is_new = strcspn(numbers->waiting_for, ",") != same || strncmp(numbers->waiting_for, what, same) != 0;
     if (is_new && numbers->waiting_for[0] != '\0') {
@@ -336,6 +336,14 @@ void observe_waiting(const char *what)
     note_alive();
     if (is_new && what[0] != '\0') {
         add_event("waiting", NULL, -1, "%s", what);
+    }
+}
+
+void observe_certificate(double until_s)
+{
+    if (observe_is_on()) {
+        board_lock(&self.board)->certificate_until_s = until_s;
+        board_unlock(&self.board);
     }
 }
 

@@ -95,6 +95,9 @@ void observe_failure(const char *why);
 /* Sets the network totals so far. */
 void observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries);
 
+/* The time, in seconds since 1970, at which the certificate in this member's key expires; 0: it has none. */
+void observe_certificate(double until_s);
+
 /*
  * Sets the source of members: called each second, on the server's thread, to fill in board->members, board->rollout and
  * what else it knows. NULL: this process alone. After it returns the previous source is not called any more.

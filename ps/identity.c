@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/program.h"
@@ -112,6 +113,31 @@ const struct hello_identity *identity_hello(const struct identity *identity)
 double identity_idle_timeout_s(const struct identity *identity)
 {
     return fmax(identity->hello.lease_ms / 1e3, LEAST_IDLE_TIMEOUT_S);
+}
+
+double identity_valid_until_s(const struct identity *identity)
+{
+    return identity->credentials ? (double)credentials_valid_until(identity->credentials) : 0;
+}
+
+void identity_warn_of_expiry(const struct identity *identity, double *next_s)
+{
+    enum { DAY_S = 86400, EARLY_DAYS = 30 };
+    const double now_s = clock_monotonic_s(), until_s = identity_valid_until_s(identity);
+    if (until_s == 0 || now_s < *next_s) {
+        return;
+    }
+    *next_s = now_s + DAY_S;
+    const double days = (until_s - clock_wall_s()) / DAY_S;
+    if (days <= 0) {
+        log_warning("%s: its certificate has expired, so every new connection is refused: make a new key with "
+                    "`trainer keygen --ca`",
+                    identity->key_path);
+    } else if (days < EARLY_DAYS) {
+        log_warning("%s: its certificate expires in %.1f days; then every new connection is refused: make a new key "
+                    "with `trainer keygen --ca` before",
+                    identity->key_path, days);
+    }
 }
 
 static struct hello_identity say_hello(const void *context)

@@ -49,6 +49,15 @@ const struct hello_identity *identity_hello(const struct identity *identity);
  */
 double identity_idle_timeout_s(const struct identity *identity);
 
+/* The time, in seconds since 1970, at which its certificate expires; 0: it has none. */
+double identity_valid_until_s(const struct identity *identity);
+
+/*
+ * Logs a warning if its certificate expires within 30 days, the first time and then once a day. *next_s: 0 at first;
+ * the caller's, as is the thread. Cheap.
+ */
+void identity_warn_of_expiry(const struct identity *identity, double *next_s);
+
 /* For links and listeners (net/link.h, net/listener.h). */
 struct hello_options identity_hello_options(const struct identity *identity);
 /* As a guest: without a digest, so that it is admitted whatever its config, but only to report. */

@@ -72,6 +72,7 @@ struct server_report {
     double buffer_staleness;    /* mean over those of the last step; NaN: none yet */
     uint64_t bytes_in, bytes_out;
     int64_t config_version;
+    double certificate_until_s; /* clock_wall_s; 0: its key has no certificate */
     char digest[CONFIG_DIGEST_HEX + 1];
     float loss;      /* NaN: not known */
     char waits[256]; /* what training waits for; "": nothing */

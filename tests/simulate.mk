@@ -28,7 +28,7 @@ replaced := malloc calloc realloc free strdup strndup aligned_alloc _exit \
 watched := job_create job_select_workers job_try_decide job_destroy job_push job_end_restore job_schedule \
 	job_take_step job_end shard_apply buffer_take shard_aggregate channel_send_frame push_pull_join \
 	checkpoint_folder_save checkpoint_folder_newest checkpoint_load shard_skip_order shard_schedule \
-	schedule_prepare rollout_create rollout_begin versions_add versions_switch manifest_encode \
+	schedule_prepare rollout_create rollout_begin versions_add versions_switch versions_step_back manifest_encode \
 	handshake_new_incarnation load_data preprocessing_agree preprocessing_publish report_validation
 simulator_link = $(patsubst %,-Wl$(comma)--wrap=%,$(replaced) $(watched)) -Lbuild/deps/native/lib $(link_with)
 

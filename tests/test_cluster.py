@@ -12,6 +12,8 @@ import pytest
 
 import runs
 from clusters import Cluster, SMALL_CLUSTER
+from ports import free_ports
+from relay import Relay
 from runs import checkpoints, newest, seed_of_tests, tensors, train
 
 
@@ -60,6 +62,57 @@ def test_it_waits_for_min_workers(trainer, tmp_path):
         assert not cluster.events("worker 0", "step")
         cluster.start("worker 2")
         cluster.wait_all()
+
+
+BOX = ("--data_source=table", "--data_sharding=own", "--target=y", "--layers=2,8,2", "--local_steps=5",
+       "--train_steps=1000000", "--max_steps_per_s=50", "--batch_size=10", "--issync=1", "--learning_rate=0.05",
+       "--lease_secs=5")
+
+
+def test_a_box_that_fails_at_each_start_stops_nobody(trainer, tmp_path):
+    """A table without a column that the model needs, under a supervisor that starts the worker again and again."""
+    for i, header in enumerate(("a,b,y", "a,b,y", "a,y")):
+        (tmp_path / f"d{i}").mkdir()
+        rows = [(str(row % 7), str(row % 5), "high" if row % 7 > 3 else "low") for row in range(100 + i)]
+        (tmp_path / f"d{i}" / "train.csv").write_text("\n".join([header, *(
+            ",".join(row if "b" in header else (row[0], row[2])) for row in rows)]) + "\n")
+    with Cluster(trainer, tmp_path, workers=3) as cluster:
+        cluster.flags = list(BOX)
+        cluster.start("ps 0")
+        for i in range(2):
+            cluster.start(f"worker {i}", f"--data_dir=d{i}")
+        step = lambda: cluster.status()[1]["ps 0"]["global_step"] or 0
+        runs.wait_for(lambda: step() > 5, "steps of two")  # after a lease, for which the third might come
+        for again in range(4):
+            before = step()
+            cluster.start("worker 2", "--data_dir=d2")
+            assert "has no column b" in cluster.wait("worker 2", status=1).stdout
+            runs.wait_for(lambda: step() > before + 3, "steps while the third box fails")
+        text = cluster.text("ps 0")
+        assert re.search(r"worker 2 \([^)]*\) failed: d2/train.csv: has no column b", text)
+        assert "for the 4. time in a row" in text
+        member = cluster.status()[1]["worker 2"]
+        assert member["state"] == "failed" and "has no column b" in member["message"]
+
+
+def test_http_of_a_cluster_is_the_chiefs(trainer, tmp_path):
+    port = free_ports(1)[0]
+    done = subprocess.run([trainer, "cluster", *SMALL_CLUSTER, "--train_steps=30", f"--http=127.0.0.1:{port}"],
+                          cwd=tmp_path, capture_output=True, text=True, timeout=runs.LONG_S)
+    assert done.returncode == 0 and "died" not in done.stderr, done.stdout + done.stderr
+    assert len(re.findall(f"http.*127.0.0.1:{port}", done.stdout + done.stderr)) == 1
+
+
+def test_a_ps_listens_on_another_port_than_the_world_sees(trainer, tmp_path):
+    with Cluster(trainer, tmp_path, workers=1, flags=("--train_steps=20",)) as cluster:
+        seen, inner = int(cluster.ps_hosts[0].split(":")[1]), free_ports(1)[0]
+        cluster.ps_hosts = [f"127.0.0.2:{seen}"]
+        with Relay(seen) as relay:
+            relay.to = ("127.0.0.1", inner)
+            cluster.start("ps 0", f"--bind=127.0.0.1:{inner}")
+            cluster.start("worker 0")
+            cluster.wait("worker 0")
+            assert relay.connections > 0
 
 
 @pytest.mark.parametrize("flags", [

@@ -123,7 +123,9 @@ def test_who_has_no_number_may_ask_for_one_and_nothing_else(trainer, tmp_path):
         client = protocol.Client(port, key=tmp_path / "fleet.key")
         assert client.hello(role=2, index=-1, digest="")[0] == "welcome"
         name, fields, _ = client.call("get_place", key=8)
-        assert name == "error" and "all 3 places beyond worker_hosts are taken" in fields["message"]
+        assert name == "place" and fields["index"] == places[1]  # nobody has used it, and it was asked for first
+        name, fields, _ = client.call("get_place", key=9)
+        assert name == "error" and "a worker has one key" in fields["message"]
         client = protocol.Client(port, key=tmp_path / "fleet.key")
         assert client.hello(role=2, index=-1, digest="0" * 64)[0] == "refused"
         client = protocol.Client(port, key=tmp_path / "fleet.key")
@@ -133,3 +135,53 @@ def test_who_has_no_number_may_ask_for_one_and_nothing_else(trainer, tmp_path):
 def test_auto_is_for_workers(run):
     hosts = ("--ps_hosts=a:1", "--worker_hosts=b:1", "--task_index=auto")
     assert "is for workers" in run("--job_name=ps", *hosts, status=2).stderr
+
+
+def test_places_that_are_only_asked_for_keep_nobody_out(trainer, tmp_path):
+    with Cluster(trainer, tmp_path, workers=1, flags=("--elastic=1", "--elastic_workers=3", "--train_steps=1000000",
+                                                      "--lease_secs=30")) as cluster:
+        cluster.start_all()
+        port = int(cluster.ps_hosts[0].split(":")[1])
+        cluster.until("ps 0", lambda text: "listens" in text, "a listener")
+        for key in range(1, 8):
+            client = protocol.Client(port, key=tmp_path / "fleet.key")
+            assert client.hello(role=2, index=-1, digest="")[0] == "welcome"
+            assert client.call("get_place", key=key)[0] == "place"
+        cluster.start("worker auto")
+        number = number_of(cluster, "worker auto")
+        wait_for(lambda: (cluster.status()[1].get(f"worker {number}", {}).get("local_step") or 0) > 5, "its steps")
+
+
+def test_a_worker_waits_until_a_place_is_free(trainer, tmp_path):
+    with Cluster(trainer, tmp_path, workers=1, flags=("--elastic=1", "--elastic_workers=1", "--train_steps=1000000",
+                                                      "--lease_secs=2")) as cluster:
+        cluster.start_all()
+        cluster.start("worker 1")
+        wait_for(lambda: (cluster.status()[1].get("worker 1", {}).get("local_step") or 0) > 2, "steps of worker 1")
+        cluster.start("worker auto")
+        cluster.until("worker auto", lambda text: "waiting for a place" in text, "word that it waits")
+        cluster.kill("worker 1")
+        assert number_of(cluster, "worker auto") == 1
+
+
+def test_a_chief_waits_for_those_who_are_not_listed(trainer, tmp_path):
+    with Cluster(trainer, tmp_path, workers=1, flags=("--elastic=1", "--elastic_workers=3", "--train_steps=20",
+                                                      "--issync=1", "--min_workers=3")) as cluster:
+        cluster.start_all()
+        cluster.until("worker 0", lambda text: "min_workers is 3" in text, "line about workers that are missing")
+        cluster.start("worker 1")
+        assert not cluster.events("worker 0", "step")
+        cluster.start("worker 2")
+        cluster.wait("worker 0")
+
+
+def test_a_name_brings_a_worker_back_to_its_place(trainer, tmp_path):
+    """Also from elsewhere, with other arguments, as a new container is."""
+    flags = ("--elastic=1", "--elastic_workers=20", "--train_steps=1000000", "--lease_secs=2")
+    with Cluster(trainer, tmp_path, workers=1, flags=flags) as cluster:
+        cluster.start_all()
+        cluster.start("worker auto", "--worker_name=pump 7", "--num_threads=1")
+        number = number_of(cluster, "worker auto")
+        cluster.kill("worker auto")
+        cluster.start("worker auto", "--worker_name=pump 7", "--num_threads=2")
+        assert number_of(cluster, "worker auto") == number

@@ -664,3 +664,27 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
         fleet.wait("worker 2", 0)
         assert "is no longer in it and exits" in fleet.text("worker 2")
         fleet.goes_on()
+
+
+@pytest.mark.parametrize("name", ["current", "00000002.json"])
+def test_a_damaged_record_of_versions_heals(open_fleet, name):
+    """As after a power cut: what is whole comes into force, and the fleet brings the rest."""
+    fleet = open_fleet
+    other = fleet.folder / "other"
+    other.mkdir()
+    for file in ("operator.pub", "fleet.key", "config.json"):
+        shutil.copy2(fleet.folder / file, other / file)
+    fleet.start("ps 0")
+    fleet.start("ps 1")
+    fleet.start("worker 0")
+    fleet.start("worker 1", "--config=other/config.json", "--train_dir=")
+    wait_for(lambda: 0 not in fleet.versions().values() and len(fleet.events("worker 0", "step")) > 1, "all at work")
+    result = fleet.rollout(fleet.candidate(2, train={"learning_rate": 0.04}), "--yes", "--healthy_secs=0.5")
+    assert result.returncode == 0, text_of(result)
+    fleet.kill("worker 1", signal.SIGTERM)
+    fleet.wait("worker 1", status=None)
+    (other / "config.json.d" / name).write_bytes(b"")
+    fleet.start("worker 1", "--config=other/config.json", "--train_dir=")
+    fleet.until("worker 1", lambda text: f"{name}: set aside" in text, "word of the damage")
+    wait_for(lambda: (other / "config.json.d" / "current").exists() and in_force(other) == "2", "version 2")
+    fleet.until("worker 1", lambda text: fleet.events("worker 1", "step"), "steps")

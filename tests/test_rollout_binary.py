@@ -246,7 +246,7 @@ def test_programs_are_handed_on_no_faster_than_told(machines):
 @contextlib.contextmanager
 def a_disk_that_damages(path, damaged):
     """Puts these contents there, and again whenever somebody replaces them."""
-    healed, copy = threading.Event(), path.with_suffix(".damaged")
+    healed, copy = threading.Event(), path.with_suffix(".copy")
 
     def damage():
         known = None
@@ -295,3 +295,21 @@ def test_a_machine_that_fails_pauses_the_rollout_until_the_operator_says_so(mach
     audit = (fleet.folder / "config.json.d" / "audit.log").read_text().splitlines()
     assert "resume" in [json.loads(line)["what"] for line in audit]
     fleet.goes_on()
+
+
+def test_a_damaged_program_is_fetched_again(machines):
+    fleet = machines
+    new = fleet.variant()
+    result = fleet.bring(new)
+    assert result.returncode == 0, text_of(result)
+    wait_for(lambda: not list((fleet.other / "config.json.d").glob("probation-*")), "the end of probation")
+    fleet.kill("worker 1", signal.SIGTERM)
+    fleet.wait("worker 1", status=None)
+    fleet.kill("worker 2", signal.SIGTERM)
+    fleet.wait("worker 2", status=None)
+    program = fleet.other / "trainer.d" / build_of(new) / "trainer"
+    os.truncate(program, 100000)
+    supervise(fleet, "worker 1", "--config=other/config.json")
+    fleet.until("worker 1", lambda text: "until the fleet brings the program of version 2 again" in text, "the damage")
+    wait_for(lambda: program.exists() and program.read_bytes() == new.read_bytes(), "the new program", 240)
+    wait_for(lambda: fleet.builds().get("worker 1") == build_of(new), "the new program at worker 1", 240)

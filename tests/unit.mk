@@ -55,7 +55,7 @@ build/%/tests/net/test_connection build/%/tests/net/test_endpoint: link_with += 
 build/%/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
 build/%/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
 build/%/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
-build/%/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread
+build/%/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread -Wl,--wrap=statvfs
 build/%/tests/net/test_tls: link_with += -Wl,--wrap=time
 
 # Tests in which memory runs short (tests/no_memory.h).

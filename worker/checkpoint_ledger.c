@@ -14,6 +14,12 @@ void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct c
     ledger->info = *checkpoint_file_info(file);
     snprintf(ledger->last, sizeof ledger->last, "%s", checkpoint_path(file));
     ledger->last_step = ledger->info.global_step;
+    if (!isnan(ledger->info.best_score) && !checkpoint_folder_has_best(&ledger->folder)) {
+        log_warning("the next validation finds the best model anew");
+        ledger->info.best_score = NAN;
+        ledger->info.best_step = ledger->info.global_step;
+        ledger->info.bad_validations = 0;
+    }
 }
 
 void checkpoint_ledger_new_data(struct checkpoint_ledger *ledger)
@@ -68,6 +74,13 @@ void checkpoint_ledger_done(struct checkpoint_ledger *ledger, const struct check
     ledger->failed = true;
     observe_save_failed(failure->text);
     log_error("%s; training continues, and this run will end with status 1", failure->text);
+}
+
+bool checkpoint_ledger_make_room(struct checkpoint_ledger *ledger, int64_t global_step)
+{
+    const bool is_worth_it = ledger->supervisor.failed && checkpoint_folder_make_room(&ledger->folder, global_step);
+    ledger->failed = ledger->failed && !is_worth_it;
+    return is_worth_it;
 }
 
 void checkpoint_ledger_record(const struct checkpoint_ledger *ledger, struct updater_record *record)

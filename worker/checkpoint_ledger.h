@@ -27,7 +27,10 @@ struct checkpoint_ledger {
     bool failed; /* some could not be written: logged, and the run must not end with status 0 */
 };
 
-/* Training goes on from this checkpoint, which is the last good one, and says what the next one does, too. */
+/*
+ * Training goes on from this checkpoint, which is the last good one, and says what the next one does, too. If the best
+ * model that it tells of is no longer whole, the next validation finds another.
+ */
 void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct checkpoint_file *file);
 
 /* The run goes on with other data: later checkpoints say since when, and scores on the old ones count no more. */
@@ -42,6 +45,12 @@ void checkpoint_ledger_begin(struct checkpoint_ledger *ledger, int targets, int6
  */
 void checkpoint_ledger_done(struct checkpoint_ledger *ledger, const struct checkpoint_report *saved,
                             const struct error *failure, bool quiet);
+
+/*
+ * At the end of a run, when its last checkpoint could not be written: makes room by deleting older ones. True: it is
+ * worth another try, after which the run may end well.
+ */
+bool checkpoint_ledger_make_room(struct checkpoint_ledger *ledger, int64_t global_step);
 
 /* As in struct updater_table. last_checkpoint is the ledger's. */
 void checkpoint_ledger_record(const struct checkpoint_ledger *ledger, struct updater_record *record);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/profile.h"
@@ -205,6 +206,10 @@ static void finish(struct updater *updater)
         begin_to_save(local, CHECKPOINT_MODEL); /* or the newest would be one of those that diverge */
     }
     collect_saved(local, true); /* the last one was ordered at the end of training */
+    if (local->writer && checkpoint_ledger_make_room(&local->ledger, local->training->global_step)) {
+        begin_to_save(local, CHECKPOINT_MODEL);
+        collect_saved(local, true);
+    }
 }
 
 /* --- Where training starts --- */
@@ -363,7 +368,15 @@ static bool load_best(struct updater *updater)
     struct checkpoint_file *file;
     collect_saved(local, true);
     checkpoint_folder_name(&local->ledger.folder, CHECKPOINT_BEST, 0, path);
-    if (checkpoint_open(&file, path, &training->error) != CHECKPOINT_OPENED) {
+    const enum checkpoint_status status = checkpoint_open(&file, path, &training->error);
+    if (status == CHECKPOINT_DAMAGED) { /* while the run went on */
+        file_set_aside(path, training->error.text);
+        log_warning("the best model is lost, and the present one, of step %lld, is used",
+                    (long long)training->global_step);
+        training->good.is_best = false;
+        return true;
+    }
+    if (status != CHECKPOINT_OPENED) {
         return training_fail(training);
     }
     /* A write that failed leaves an earlier best behind. */

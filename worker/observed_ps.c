@@ -27,6 +27,7 @@ static void show_numbers(struct board *board, const struct server_report *report
     numbers->bytes_in = report->bytes_in;
     numbers->bytes_out = report->bytes_out;
     numbers->config_version = report->config_version;
+    numbers->certificate_until_s = report->certificate_until_s;
     snprintf(numbers->digest, sizeof numbers->digest, "%s", report->digest);
     snprintf(numbers->engine, sizeof numbers->engine, "parameter server");
     board_unlock(board);

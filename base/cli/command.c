@@ -223,6 +223,14 @@ static bool check_trust(const char *path, struct error *error)
            (!file_exists(folder) || trust_folder(folder, error));
 }
 
+/* A damaged record of versions must not stop a member for good: nobody may be near its machine. */
+static void heal_versions(const char *path)
+{
+    struct probation probation;
+    const bool has_failed = probation_read(path, &probation) && probation.failed;
+    versions_heal(path, has_failed ? probation.target : 0);
+}
+
 static bool load_config(struct invocation *run, struct error *error)
 {
     int count = 0;
@@ -242,6 +250,7 @@ static bool load_config(struct invocation *run, struct error *error)
     }
     if (run->call.command->vouches && is_member(run) && is_there) {
         probation_check(path);
+        heal_versions(path);
         if (!is_parent(run)) {
             program_launch(path, run->call.command->vouches);
         }

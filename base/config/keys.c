@@ -84,9 +84,14 @@ const struct config_key config_keys[] = {
     {"cluster", "elastic_workers", KEY_COUNT, AT(cluster.elastic_workers), .minimum = 1,
      .maximum = CONFIG_MAX_WORKERS, .initial = "64", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "with elastic: maximum number of workers beyond worker_hosts; each takes some memory on the ps"},
+    {"cluster", "worker_name", KEY_TEXT, AT(cluster.worker_name), .initial = "",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "with elastic and task_index=auto: what this worker is known by, so that it gets the same index "
+                    "again; empty = its certificate's key, or its machine, host name, folder and arguments, of which "
+                    "a new container has others"},
     {"cluster", "min_workers", KEY_COUNT, AT(cluster.min_workers), .minimum = 1, .maximum = CONFIG_MAX_WORKERS,
      .initial = "1", .scope = SCOPE_JOB, .change = CHANGE_LIVE,
-     .description = "training starts once this many workers, including the chief, have joined"},
+     .description = "training starts once this many workers, including the chief, have loaded their data and joined"},
     {"cluster", "max_staleness", KEY_COUNT, AT(cluster.max_staleness), .maximum = 1e6, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "steps that a worker may be ahead of the slowest one before it must wait; 0 = no limit"},
@@ -111,7 +116,8 @@ const struct config_key config_keys[] = {
      .description = "a worker that has reached no other member for this long gives up, since the job may be over; 0 "
                     "= never"},
     {"cluster", "bind", KEY_TEXT, AT(cluster.bind), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "address or host name to listen on; empty = all interfaces"},
+     .description = "what to listen on, if not all interfaces and the port that others are given: an address or host "
+                    "name, host:port, [ipv6]:port or :port; a port forwarder needs another port"},
     {"cluster", "serve_forever", KEY_SWITCH, AT(cluster.serve_forever), .initial = "false",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "keep the ps running for the next job after this one ends"},

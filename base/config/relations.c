@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/config/keys.h"
+#include "base/text/address.h"
 
 /* Images in one step, over all micro-batches: they are gathered in memory before the update. */
 enum { MAX_STEP_IMAGES = 1 << 20 };
@@ -122,6 +123,16 @@ static bool check_hosts_disjoint(const struct config *config, struct error *erro
         }
     }
     return true;
+}
+
+static bool check_bind(const struct config *config, struct error *error)
+{
+    struct address address;
+    if (address_parse_bind(config->cluster.bind, &address, error)) {
+        return true;
+    }
+    error_wrap(error, "\"%.200s\" is not an address to listen on", config->cluster.bind);
+    return blame(config, "cluster", "bind", error);
 }
 
 static bool check_steps(const struct config *config, struct error *error)
@@ -263,12 +274,24 @@ static bool check_checkpoints(const struct config *config, struct error *error)
     return true;
 }
 
+/* "worker_hosts lists 3 and elastic lets 10 more join" */
+static const char *who_may_come(const struct config_cluster *cluster, char text[96])
+{
+    const int listed = cluster->worker_hosts.count, more = config_worker_room(cluster) - listed;
+    const int used = snprintf(text, 96, "worker_hosts lists %d", listed);
+    if (more > 0) {
+        snprintf(text + used, 96 - (size_t)used, " and elastic lets %d more join", more);
+    }
+    return text;
+}
+
 /* Keys of synchronous training mean nothing in asynchronous training, and the other way round. */
 static bool check_synchronous(const struct config *config, struct error *error)
 {
     const struct config_cluster *cluster = &config->cluster;
-    int workers = cluster->worker_hosts.count;
+    int listed = cluster->worker_hosts.count, workers = listed > 0 ? config_worker_room(cluster) : 0;
     int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : workers;
+    char come[96];
     if (!cluster->issync) {
         const char *name = cluster->replicas_to_aggregate > 0 ? "replicas_to_aggregate" : "min_replicas";
         if (cluster->replicas_to_aggregate > 0 || cluster->min_replicas > 1) {
@@ -278,7 +301,7 @@ static bool check_synchronous(const struct config *config, struct error *error)
         return true;
     }
     if (workers > 0 && wanted > workers) {
-        error_set(error, "no step could ever complete: worker_hosts lists %d, fewer than %d", workers, wanted);
+        error_set(error, "no step could ever complete: %s, fewer than %d", who_may_come(cluster, come), wanted);
         return error_at_key(config, "cluster", "replicas_to_aggregate", error);
     }
     if (workers > 0 && cluster->min_replicas > wanted) {
@@ -455,10 +478,10 @@ static bool check_elastic(const struct config *config, struct error *error)
 
 bool config_check_relations(const struct config *config, struct error *error)
 {
-    return check_hosts_disjoint(config, error) && check_steps(config, error) && check_devices(config, error) &&
-           check_target(config, error) && check_validation(config, error) && check_checkpoints(config, error) &&
-           check_synchronous(config, error) && check_rounds(config, error) && check_own_data(config, error) &&
-           check_validate_by(config, error) && check_elastic(config, error);
+    return check_hosts_disjoint(config, error) && check_bind(config, error) && check_steps(config, error) &&
+           check_devices(config, error) && check_target(config, error) && check_validation(config, error) &&
+           check_checkpoints(config, error) && check_synchronous(config, error) && check_rounds(config, error) &&
+           check_own_data(config, error) && check_validate_by(config, error) && check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)
@@ -488,9 +511,10 @@ bool config_check_role(const struct config *config, struct error *error)
                   count > listed ? " and elastic lets more join" : "", cluster->task_index);
         return error_at_key(config, "cluster", "task_index", error);
     }
-    if (cluster->min_workers > cluster->worker_hosts.count) {
-        error_set(error, "training would never start: worker_hosts lists %d, fewer than %d",
-                  cluster->worker_hosts.count, cluster->min_workers);
+    if (cluster->min_workers > config_worker_room(cluster)) {
+        char come[96];
+        error_set(error, "training would never start: %s, fewer than %d", who_may_come(cluster, come),
+                  cluster->min_workers);
         return error_at_key(config, "cluster", "min_workers", error);
     }
     return true;

@@ -292,6 +292,15 @@ static void free_list(struct string_list *list)
     *list = (struct string_list){0};
 }
 
+/* Host names are the same in any case. */
+static bool is_same(const struct config_key *key, const char *one, const char *other)
+{
+    struct address a, b;
+    struct error error;
+    return strcmp(one, other) == 0 || (key->type == KEY_HOSTS && address_parse(one, &a, &error) &&
+                                       address_parse(other, &b, &error) && address_same(&a, &b));
+}
+
 /* Adds one address or name; the list must have room for it. */
 static bool add_to_list(const struct config_key *key, struct string_list *list, const char *text, struct error *error)
 {
@@ -305,7 +314,7 @@ static bool add_to_list(const struct config_key *key, struct string_list *list, 
         return error_set(error, "has an empty name in it; remove a comma");
     }
     for (int i = 0; i < list->count; i++) {
-        if (strcmp(list->items[i], text) == 0) {
+        if (is_same(key, list->items[i], text)) {
             return error_set(error, "duplicate %s %s", key->type == KEY_HOSTS ? "address" : "name", shown);
         }
     }

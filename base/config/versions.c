@@ -1,13 +1,16 @@
 /* Versions of a config on disk. Their files never change; only the number in `current` does. */
 #include "base/config/versions.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/trust.h"
 
 bool versions_path(const char *config_path, const char *name, char path[VERSIONS_PATH], struct error *error)
@@ -191,6 +194,13 @@ bool versions_set_floor(const char *config_path, uint64_t floor, struct error *e
     return versions_path(config_path, "floor", path, error) && checked_line_write(path, text, error);
 }
 
+bool versions_lower_floor(const char *config_path, uint64_t version, struct error *error)
+{
+    uint64_t floor;
+    return versions_floor(config_path, &floor, error) &&
+           (floor <= version || versions_set_floor(config_path, version, error));
+}
+
 bool versions_check_floor(const char *config_path, uint64_t number, struct error *error)
 {
     uint64_t floor;
@@ -200,4 +210,113 @@ bool versions_check_floor(const char *config_path, uint64_t number, struct error
                       "version %llu of the config is below version %llu, on which the fleet had settled; roll it out "
                       "again under a higher fleet.version, or, to go back on this machine alone, remove %s.d/floor",
                       (unsigned long long)number, (unsigned long long)floor, config_path));
+}
+
+/* --- Damage --- */
+
+/* As versions_verify, and the record of the program that the version runs in (base/process/program.h). */
+static bool is_whole(const struct versions *versions, uint64_t number, struct error *error)
+{
+    char name[48], path[VERSIONS_PATH], line[CHECKED_LINE];
+    snprintf(name, sizeof name, "%08llu.program", (unsigned long long)number);
+    return versions_verify(versions, number, error) && file_join(path, sizeof path, versions->folder, name, error) &&
+           (!file_exists(path) || checked_line_read(path, line, error));
+}
+
+/* Whichever of the version's files is damaged; a file and its checksum belong together. */
+static void set_version_aside(const struct versions *versions, uint64_t number)
+{
+    static const char *const kinds[] = {".json", ".local.json", ".program"};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        char name[48], path[VERSIONS_PATH], sum_path[VERSIONS_PATH], line[CHECKED_LINE];
+        uint8_t *bytes = NULL;
+        size_t size;
+        struct error damage;
+        snprintf(name, sizeof name, "%08llu%s", (unsigned long long)number, kinds[i]);
+        if (!file_join(path, sizeof path, versions->folder, name, &damage) || !file_exists(path) ||
+            (i == 2 ? checked_line_read(path, line, &damage)
+                    : checked_read(path, VERSIONS_MAX_TEXT, &bytes, &size, &damage))) {
+            free(bytes);
+            continue;
+        }
+        file_set_aside(path, damage.text);
+        if ((size_t)snprintf(sum_path, sizeof sum_path, "%s.sum", path) < sizeof sum_path) {
+            unlink(sum_path);
+        }
+    }
+}
+
+/* The newest whole version below `below`; 0: none. */
+static uint64_t newest_whole(const struct versions *versions, uint64_t below, uint64_t failed)
+{
+    uint64_t newest = 0;
+    DIR *directory = opendir(versions->folder);
+    for (struct dirent *entry; directory && (entry = readdir(directory));) {
+        char *end;
+        struct error ignored;
+        const uint64_t number = strtoull(entry->d_name, &end, 10);
+        if (end == entry->d_name + 8 && strcmp(end, ".json") == 0 && number > newest && number < below &&
+            number != failed && is_whole(versions, number, &ignored)) {
+            newest = number;
+        }
+    }
+    if (directory) {
+        closedir(directory);
+    }
+    return newest;
+}
+
+bool versions_lead(const char *config_path)
+{
+    char path[VERSIONS_PATH];
+    struct error ignored;
+    return versions_path(config_path, "rollout.json", path, &ignored) && file_exists(path);
+}
+
+bool versions_step_back(const char *config_path, uint64_t number, uint64_t failed, uint64_t *lower, struct error *error)
+{
+    struct versions versions;
+    char path[VERSIONS_PATH];
+    if (!versions_open(&versions, config_path, error)) {
+        return false;
+    }
+    *lower = newest_whole(&versions, number, failed);
+    if (!versions_lower_floor(config_path, *lower, error)) {
+        return false;
+    }
+    if (*lower > 0) {
+        return versions_switch(&versions, *lower, error);
+    }
+    return versions_path(config_path, "current", path, error) &&
+           (unlink(path) == 0 || errno == ENOENT || file_error(error, path, "cannot be removed", errno));
+}
+
+void versions_heal(const char *config_path, uint64_t failed)
+{
+    struct versions versions;
+    char path[VERSIONS_PATH];
+    struct error error, damage;
+    bool there;
+    uint64_t number, lower;
+    if (!versions_path(config_path, "current", path, &error) || !file_exists(path) ||
+        !versions_open(&versions, config_path, &error) || !trust_file(path, &error)) {
+        return;
+    }
+    const bool is_known = versions_current(config_path, &there, &number, &damage);
+    if (is_known && (is_whole(&versions, number, &damage) || versions_lead(config_path))) {
+        return;
+    }
+    if (is_known) {
+        set_version_aside(&versions, number);
+    } else {
+        file_set_aside(path, damage.text);
+    }
+    if (!versions_step_back(config_path, is_known ? number : UINT64_MAX, failed, &lower, &error)) {
+        log_error("%s", error.text);
+    } else if (lower > 0) {
+        log_warning("version %llu of the config comes into force here; the fleet brings the one that it is at",
+                    (unsigned long long)lower);
+    } else {
+        log_warning("%s alone comes into force here; the fleet brings the version that it is at", config_path);
+    }
 }

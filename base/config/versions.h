@@ -65,7 +65,31 @@ bool versions_current(const char *config_path, bool *there, uint64_t *number, st
 bool versions_floor(const char *config_path, uint64_t *floor, struct error *error);
 bool versions_set_floor(const char *config_path, uint64_t floor, struct error *error); /* the folder exists */
 
+/*
+ * The floor is this version at most: for a machine that goes back by its own decision, because it crashes or its files
+ * are damaged, not by that of ps 0.
+ */
+bool versions_lower_floor(const char *config_path, uint64_t version, struct error *error);
+
 /* Fails if the version is below the floor. */
 bool versions_check_floor(const char *config_path, uint64_t number, struct error *error);
+
+*For a member,
+    before it reads its config : if `current`,
+                                 or a file of the version that it names,
+                                 is damaged,
+                                 they are *set aside and the newest other version that is whole comes into force,
+                                 or the file alone.The fleet then brings what *it is at; so nothing is done where ps 0 is, except for `current`. failed: a version that must not come into force;
+0 : *none.* / void versions_heal(const char *config_path, uint64_t failed);
+
+/* Does ps 0 run here, from which all others get versions and programs? */
+bool versions_lead(const char *config_path);
+
+/*
+ * The newest version below `number` that is whole comes into force, since `number` can't be used on this machine;
+ * *lower is 0 if there is none, and then the file alone does.
+ */
+bool versions_step_back(const char *config_path, uint64_t number, uint64_t failed, uint64_t *lower,
+                        struct error *error);
 
 #endif

@@ -52,30 +52,35 @@ bool program_set_version(const char *config_path, uint64_t version, const char *
 
 /*
  * The program of that version, which nobody else can have put there, verified. *path "": it is the installed one, or
- * this one. vouches: may be NULL.
+ * this one. *is_lost: its file is damaged or missing. vouches: may be NULL.
  */
 static bool find_program(const char *config_path, uint64_t version, program_vouches *vouches, char path[VERSIONS_PATH],
-                         struct error *error)
+                         bool *is_lost, struct error *error)
 {
     struct programs programs;
     char digest[PROGRAM_DIGEST_HEX + 1];
     path[0] = '\0';
+    *is_lost = false;
     if (!program_of_version(config_path, version, digest, error)) {
         return false;
     }
     if (digest[0] == '\0' || strcmp(digest, program_own_digest()) == 0) {
         return true;
     }
-    return (!vouches || vouches(config_path, version, digest, error)) && programs_name(&programs, config_path, error) &&
-           programs_path(&programs, digest, path, error) && (!file_exists(path) || trust_file(path, error)) &&
-           (programs_have_whole(&programs, digest) || error_set(error, "%s: is damaged, or not there", path)) &&
-           trust_file(path, error); /* it may have appeared only now */
+    if ((vouches && !vouches(config_path, version, digest, error)) || !programs_name(&programs, config_path, error) ||
+        !programs_path(&programs, digest, path, error) || (file_exists(path) && !trust_file(path, error))) {
+        return false;
+    }
+    *is_lost = !programs_have_whole(&programs, digest);
+    return !*is_lost ? trust_file(path, error) /* it may have appeared only now */
+                     : error_set(error, "%s: is damaged, or not there", path);
 }
 
 bool program_prepare(const char *config_path, uint64_t version, bool on_probation, struct error *error)
 {
     char path[VERSIONS_PATH];
-    return find_program(config_path, version, NULL, path, error) && /* its manifest was verified on arrival */
+    bool is_lost;
+    return find_program(config_path, version, NULL, path, &is_lost, error) && /* its manifest was verified on arrival */
            (path[0] == '\0' ||
             ((!on_probation || probation_count(config_path, error)) && restart_in(path, on_probation, error)));
 }
@@ -97,6 +102,26 @@ static uint64_t read_file_version(const char *config_path)
     return number;
 }
 
+/*
+ * Without the program, this process would report a version that it does not run, and nobody would bring the program
+ * again. So it goes back to a lower version, and the fleet brings this one.
+ */
+static bool step_back(const char *config_path, uint64_t version, const struct error *why)
+{
+    struct probation probation;
+    struct error error;
+    uint64_t lower;
+    const bool has_failed = probation_read(config_path, &probation) && probation.failed;
+    if (!versions_step_back(config_path, version, has_failed ? probation.target : 0, &lower, &error)) {
+        log_error("%s", error.text);
+        return false;
+    }
+    log_warning("%s: going back to version %" PRIu64 " of the config, until the fleet brings the program of version "
+                "%" PRIu64 " again",
+                why->text, lower > 0 ? lower : read_file_version(config_path), version);
+    return true;
+}
+
 /* True: this process went back from that version. */
 static bool launch(const char *config_path, uint64_t version, program_vouches *vouches)
 {
@@ -105,9 +130,13 @@ static bool launch(const char *config_path, uint64_t version, program_vouches *v
     struct probation probation;
     const bool on_probation =
         probation_read(config_path, &probation) && !probation.failed && probation.target == version;
-    const bool found = find_program(config_path, version, vouches, path, &error);
+    bool is_lost;
+    const bool found = find_program(config_path, version, vouches, path, &is_lost, &error);
     if (found && (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
         return false;
+    }
+    if (is_lost && !on_probation && !versions_lead(config_path) && step_back(config_path, version, &error)) {
+        return true;
     }
     log_error("the program of version %" PRIu64 " does not start, so this one continues: %s", version, error.text);
     if (on_probation && found) {

@@ -156,13 +156,14 @@ bool programs_have(const struct programs *programs, const char *digest)
 bool programs_have_whole(const struct programs *programs, const char *digest)
 {
     char path[VERSIONS_PATH], there[PROGRAM_DIGEST_HEX + 1];
-    struct error ignored;
+    struct error damage, ignored;
     if (!programs_path(programs, digest, path, &ignored) || !program_digest_file(path, there, &ignored)) {
         return false;
     }
     const bool whole = strcmp(there, digest) == 0;
     if (!whole) {
-        unlink(path);
+        error_set(&damage, "%s: is damaged: its digest is %.16s, not %.16s", path, there, digest);
+        file_set_aside(path, damage.text);
     }
     return whole;
 }
@@ -176,6 +177,19 @@ static bool has_room(const struct programs *programs, uint64_t size, struct erro
     return error_set(error, "%s: a program needs %llu KiB there, but only %llu KiB are free on that disk",
                      programs->folder, (unsigned long long)(size >> 10),
                      (unsigned long long)((uint64_t)disk.f_bavail * disk.f_frsize >> 10));
+}
+
+bool programs_may_run(const struct programs *programs, struct error *error)
+{
+    struct statvfs disk;
+    if (!file_make_folder(programs->folder, error)) {
+        return false;
+    }
+    return statvfs(programs->folder, &disk) != 0 || !(disk.f_flag & ST_NOEXEC) ||
+           error_set(error,
+                     "%s is on a file system mounted noexec, so no program can be executed there: mount it with exec, "
+                     "or move config.json, beside which programs are kept, to another one",
+                     programs->folder);
 }
 
 /* Several members of a machine may do this at once: each writes the same bytes, and renames them into place. */
@@ -232,7 +246,7 @@ static bool is_kept(const char *name, const char *const *digests, int count)
 
 void programs_prune(const struct programs *programs, const char *const *digests, int count)
 {
-    static const char *const files[] = {"part", "lock", "trainer"};
+    static const char *const files[] = {"part", "lock", "trainer", "trainer.damaged"};
     DIR *directory = opendir(programs->folder);
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
         const char *name = entry->d_name;

@@ -64,7 +64,10 @@ bool programs_name(struct programs *programs, const char *config_path, struct er
 bool programs_path(const struct programs *programs, const char *digest, char path[VERSIONS_PATH], struct error *error);
 bool programs_have(const struct programs *programs, const char *digest);
 
-/* The same, after verifying its bytes. A corrupted program is removed, so that it can be received again. */
+/* Can programs be executed where they are kept? On a file system mounted noexec they can't. */
+bool programs_may_run(const struct programs *programs, struct error *error);
+
+/* The same, after verifying its bytes. A corrupted program is set aside, so that it can be received again. */
 bool programs_have_whole(const struct programs *programs, const char *digest);
 
 /* Keeps a copy of the running program, if there is none yet, so that falling back to it needs no peer. */

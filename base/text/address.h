@@ -16,6 +16,14 @@ struct address {
     int port;                        /* 1..65535 */
 };
 
+/*
+ * An address to listen on: host, host:port, [ipv6], [ipv6]:port or :port. Without a host (""): every address; without a
+ * port: 0.
+ */
+bool address_parse_bind(const char *text, struct address *address, struct error *error);
+
+bool address_same(const struct address *one, const struct address *other);
+
 /* Splits an address; the error is a reason without the text itself: "missing port; write host:port". */
 bool address_parse(const char *text, struct address *address, struct error *error);
 

@@ -29,7 +29,7 @@ const char *tls_describe_alert(int alert)
     case MBEDTLS_SSL_ALERT_MSG_BAD_CERT:
         return "it does not accept our key: do both sides have the same fleet key, or keys of the same authority?";
     case MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED:
-        return "it says that our certificate is expired, or its clock is wrong";
+        return "it says that our certificate is expired or not valid yet: is its clock right, and ours?";
     case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
     case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
         return "it does not accept our certificate for this role";

@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <mbedtls/error.h>
 #include <mbedtls/oid.h>
@@ -119,8 +120,14 @@ static void describe_flags(const mbedtls_x509_crt *certificate, uint32_t flags, 
     } else if (flags & MBEDTLS_X509_BADCERT_EXPIRED) {
         snprintf(text, size, "its certificate expired on %04d-%02d-%02d (by our clock)", to->year, to->mon, to->day);
     } else if (flags & MBEDTLS_X509_BADCERT_FUTURE) {
-        snprintf(text, size, "its certificate is valid from %04d-%02d-%02d only (by our clock)", from->year, from->mon,
-                 from->day);
+        char today[32] = "?";
+        const time_t now = time(NULL);
+        struct tm utc;
+        if (gmtime_r(&now, &utc)) {
+            strftime(today, sizeof today, "%Y-%m-%d", &utc);
+        }
+        snprintf(text, size, "its certificate is valid from %04d-%02d-%02d only, and our clock says %s: is it right?",
+                 from->year, from->mon, from->day, today);
     } else {
         snprintf(text, size, "its certificate is not acceptable (mbedTLS flags 0x%x)", (unsigned)flags);
     }
@@ -480,8 +487,8 @@ static bool check_certificate(struct handshake *handshake, double started_s, dou
     }
     if (flags & MBEDTLS_X509_BADCERT_NOT_TRUSTED) {
         alert = MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA;
-    } else if (flags & MBEDTLS_X509_BADCERT_EXPIRED) {
-        alert = MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED;
+    } else if (flags & (MBEDTLS_X509_BADCERT_EXPIRED | MBEDTLS_X509_BADCERT_FUTURE)) {
+        alert = MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED; /* TLS has no other for one that is not valid yet */
     } else if (flags & MBEDTLS_X509_BADCERT_CN_MISMATCH) {
         alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
     }
@@ -489,6 +496,14 @@ static bool check_certificate(struct handshake *handshake, double started_s, dou
     transport_flush(connection, started_s, deadline_s, &ignored);
     fail(handshake, 0, error);
     return false;
+}
+
+/* The connection opened, so small packets pass; certificates fill whole ones. */
+static bool suggest_packet_size(struct error *error)
+{
+    const struct error timed_out = *error;
+    return error_set(error, "%s, though the connection opened: is it stopped, or do large packets get lost (MTU)?",
+                     timed_out.text);
 }
 
 static bool run_handshake(struct handshake *handshake, double deadline_s, struct error *error)
@@ -516,7 +531,7 @@ static bool run_handshake(struct handshake *handshake, double deadline_s, struct
             return check_certificate(handshake, started_s, deadline_s, error);
         }
         if (result == MBEDTLS_ERR_SSL_WANT_READ && !transport_wait(connection, started_s, deadline_s, error)) {
-            return false;
+            return connection->state == CONNECTION_TIMED_OUT ? suggest_packet_size(error) : false;
         }
     }
 }

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -237,13 +238,7 @@ void checkpoint_folder_close(struct checkpoint_folder *folder)
 static void set_aside(const char *path)
 {
     MARK("a damaged checkpoint is set aside");
-    char aside[CHECKPOINT_MAX_PATH + 16];
-    snprintf(aside, sizeof aside, "%s.damaged", path);
-    if (rename(path, aside) != 0) {
-        log_warning("%s: cannot be renamed to %s: %s", path, aside, strerror(errno));
-    } else {
-        log_warning("%s: set aside with \".damaged\" after its name", path);
-    }
+    file_set_aside(path, NULL);
 }
 
 /*
@@ -300,6 +295,29 @@ bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoin
     return find_newest(folder->path, true, file, error);
 }
 
+bool checkpoint_folder_has_best(const struct checkpoint_folder *folder)
+{
+    char path[CHECKPOINT_MAX_PATH];
+    struct checkpoint_file *file;
+    struct error error;
+    checkpoint_folder_name(folder, CHECKPOINT_BEST, 0, path);
+    if (!file_exists(path)) {
+        log_warning("%s: is missing, so the best model so far is lost", path);
+        return false;
+    }
+    switch (checkpoint_open(&file, path, &error)) {
+    case CHECKPOINT_OPENED:
+        checkpoint_close(file);
+        return true;
+    case CHECKPOINT_DAMAGED:
+        log_warning("%s; so the best model so far is lost", error.text);
+        set_aside(path);
+        return false;
+    default: /* it can't be read now, which says nothing about it */
+        return true;
+    }
+}
+
 bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, struct error *error)
 {
     return find_newest(path, false, file, error);
@@ -333,6 +351,38 @@ static void delete_old(const struct checkpoint_folder *folder, int64_t saved_ste
         }
     }
     free(listing.items);
+}
+
+/* Is there room for a file of that size? */
+static bool has_room(const struct checkpoint_folder *folder, uint64_t bytes)
+{
+    struct statvfs disk;
+    return statvfs(folder->path, &disk) != 0 || (uint64_t)disk.f_bavail * disk.f_frsize > bytes + bytes / 8;
+}
+
+bool checkpoint_folder_make_room(const struct checkpoint_folder *folder, int64_t step)
+{
+    struct listing listing;
+    struct error error;
+    uint64_t bytes = 0;
+    int deleted = 0;
+    if (!list_checkpoints(folder->path, &listing, &error)) {
+        return false;
+    }
+    for (int i = 0; i + 1 < listing.count && listing.items[i].step < step; i++) {
+        char path[CHECKPOINT_MAX_PATH];
+        struct stat status;
+        checkpoint_folder_name(folder, CHECKPOINT_MODEL, listing.items[i].step, path);
+        bytes = stat(path, &status) == 0 && (uint64_t)status.st_size > bytes ? (uint64_t)status.st_size : bytes;
+        if (has_room(folder, bytes)) {
+            break;
+        }
+        log_warning("%s: deleted, to make room for the last checkpoint", path);
+        delete (folder, listing.items[i].step);
+        deleted++;
+    }
+    free(listing.items);
+    return deleted > 0;
 }
 
 void checkpoint_folder_go_back(const struct checkpoint_folder *folder, int64_t step, int64_t saved)

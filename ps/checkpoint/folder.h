@@ -103,7 +103,16 @@ void checkpoint_folder_close(struct checkpoint_folder *folder);
  */
 bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error);
 
-/* The same for a reader without the lock: nothing is renamed. A folder that does not exist is an error. */
+/*
+ * False: the best checkpoint is missing or damaged, and then set aside; the reason is logged. Nobody should tell of a
+ * best model that isn't there.
+ */
+bool checkpoint_folder_has_best(const struct checkpoint_folder *folder);
+
+/*
+ * As checkpoint_folder_newest, for a reader without the lock: nothing is renamed. A folder that does not exist is an
+ * error.
+ */
 bool checkpoint_folder_find(const char *path, struct checkpoint_file **file, struct error *error);
 
 /* What to write. */
@@ -124,6 +133,12 @@ void checkpoint_folder_name(const struct checkpoint_folder *folder, enum checkpo
  * saved another one since. Never deletes the best.
  */
 void checkpoint_folder_go_back(const struct checkpoint_folder *folder, int64_t step, int64_t saved);
+
+/*
+ * The disk is full, and the last checkpoint of a run matters more than earlier ones: deletes the oldest ones before
+ * `step`, but never the newest, until another of their size fits. Says so. False: nothing was deleted.
+ */
+bool checkpoint_folder_make_room(const struct checkpoint_folder *folder, int64_t step);
 
 /*
  * Writes the state as one or both (`targets`: sum of enum checkpoint_target). If writing fails, all older checkpoints

@@ -32,7 +32,16 @@ static inline bool job_is_past_end(const struct job *job)
     return job_is_over(job) || (job->last_step > 0 && job->global_step >= job->last_step);
 }
 
-/* Call it whenever a worker has joined or the model has become ready. */
+/* Waited for: it is here, its data are loaded, and it works. */
+static inline bool job_takes_part(const struct job_worker *worker)
+{
+    return worker->present && worker->ready && !worker->idle;
+}
+
+/* Something of a push of this worker arrives; is_whole: all of it. */
+void job_note_work(struct job *job, int worker, bool is_whole, double now_s);
+
+/* Call it whenever a worker has become ready or the model has. */
 void job_start_if_complete(struct job *job);
 
 /* Clears the buffer: no push waits for its step. */
@@ -43,6 +52,11 @@ void job_take_due(struct job *job);
 void job_set_end(struct job *job); /* sets last_step by the config */
 
 /* Synchronous training: set up with the job, collect the next step, and check whether it can be decided. */
+/*
+ * The time at which this worker becomes idle unless it pushes before; INFINITY: nothing is expected of it, or it is not
+ * known how long a gradient takes. others_s: how long those of other workers take.
+ */
+double job_idle_at_s(const struct job *job, int worker, double others_s);
 bool job_create_gathering(struct job *job, int ps, struct error *error);
 void job_gather(struct job *job, double now_s);
 void job_try_decide(struct job *job, double now_s);

@@ -78,7 +78,11 @@ static void replace_incarnation(struct job *job, int index, uint64_t incarnation
     worker->incarnation = incarnation;
     worker->connections = 0;
     worker->held = 0;
+    if (worker->ready && !worker->pushed && job->started && job->state == JOB_TRAINING) {
+        worker->barren++;
+    }
     worker->present = worker->lost = worker->cut_off = worker->left = worker->counts = false;
+    worker->ready = worker->idle = worker->pushed = worker->pushed_last = false;
     worker->sequence = 0;
     worker->challenger = 0;
     worker->state = STATE_STARTING;
@@ -215,6 +219,7 @@ uint16_t job_hello(struct job *job, const struct peer *who, const char *address,
         snprintf(worker->program, sizeof worker->program, "%s", who->program);
         snprintf(worker->digest, sizeof worker->digest, "%s", who->digest);
         worker->fleet_version = who->fleet_version;
+        worker->claimed = true;
         welcome(job, member->index, address, now_s);
     }
     return refusal;
@@ -271,6 +276,36 @@ static void set_reachability(struct job *job, int index, bool cut_off, const cha
     }
 }
 
+/*
+ * Shown for a worker: nobody is ahead of the job. Ps count for themselves in asynchronous training, and one that holds
+ * nothing makes no steps.
+ */
+static int64_t reported_step(const struct job *job, int64_t step)
+{
+    const bool knows = job_initialised(job) && job->coordinator == job->identity.index;
+    return knows && step > job->global_step ? job->global_step : step;
+}
+
+/* Its process ends with an error. In a crash loop, which a supervisor makes of it, this is logged ever more rarely. */
+static void note_failure(struct job *job, int index, const char *message, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->state == STATE_FAILED || worker->left) {
+        return; /* told before */
+    }
+    worker->failures++;
+    worker->present = worker->lost = worker->cut_off = worker->counts = false;
+    snprintf(worker->failure, sizeof worker->failure, "%.255s", message);
+    if (!job_is_over(job) && (worker->failures & (worker->failures - 1)) == 0) {
+        char times[64] = "";
+        if (worker->failures > 1) {
+            snprintf(times, sizeof times, ", for the %d. time in a row", worker->failures);
+        }
+        job_log(job, LOG_ERROR, "worker %d (%s) failed%s: %s", index, worker->peer, times, message);
+    }
+    job_try_decide(job, now_s);
+}
+
 void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struct message_heartbeat *heartbeat,
                    double now_s)
 {
@@ -279,12 +314,14 @@ void job_heartbeat(struct job *job, int index, uint64_t incarnation, const struc
         return;
     }
     job_touch(job, index, incarnation, now_s);
-    if (!worker->left) {
+    if (heartbeat->state == STATE_FAILED) {
+        note_failure(job, index, heartbeat->message, now_s);
+    } else if (!worker->left) {
         set_reachability(job, index, heartbeat->state == STATE_LOST, heartbeat->message, now_s);
     }
     worker->state = heartbeat->state;
-    worker->global_step = heartbeat->global_step;
-    worker->local_step = heartbeat->local_step;
+    worker->global_step = reported_step(job, heartbeat->global_step);
+    worker->local_step = heartbeat->local_step < JOB_MAX_STEP ? heartbeat->local_step : JOB_MAX_STEP;
     worker->steps_per_s = heartbeat->steps_per_s;
     worker->loss = heartbeat->loss;
     worker->reported_staleness = heartbeat->staleness;
@@ -309,7 +346,9 @@ void job_leave(struct job *job, int index, uint64_t incarnation, const char *mes
     worker->present = worker->lost = worker->cut_off = worker->counts = false;
     worker->heard_s = now_s;
     job_try_decide(job, now_s);
-    job_log(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, message[0] != '\0' ? ": " : "", message);
+    if (worker->state != STATE_FAILED) { /* then the reason was logged */
+        job_log(job, LOG_INFO, "worker %d (%s) left%s%s", index, worker->peer, message[0] != '\0' ? ": " : "", message);
+    }
 }
 
 /* After this ps itself stood still (stopped, or its machine asleep). */
@@ -317,7 +356,19 @@ static void extend_leases(struct job *job, double seconds)
 {
     for (int i = 0; i < job->worker_count; i++) {
         job->workers[i].heard_s += seconds;
+        job->workers[i].worked_s += seconds;
+        job->workers[i].turn_s += seconds;
     }
+}
+
+/* How long the gradients of those who take part take; 0: none was sent yet. */
+static double longest_took_s(const struct job *job)
+{
+    double longest_s = 0;
+    for (int i = 0; i < job->worker_count; i++) {
+        longest_s = fmax(longest_s, job_takes_part(&job->workers[i]) ? job->workers[i].took_s : 0);
+    }
+    return longest_s;
 }
 
 /* False once all are checked, true if actions must be taken first. */
@@ -330,17 +381,31 @@ static bool tick_leases(struct job *job, double now_s)
     if (job->tick_next == 0) {
         job->lease_due_s = now_s + lease_s; /* anyone heard from or no longer held from now on has a whole lease */
     }
+    const double others_s = longest_took_s(job);
     for (; job->tick_next < job->worker_count; job->tick_next++) {
         struct job_worker *worker = &job->workers[job->tick_next];
-        if (!worker->present || worker->held > 0 || job_is_over(job)) {
+        if (!worker->present || job_is_over(job)) {
             continue;
         }
-        if (now_s - worker->heard_s <= lease_s) {
-            job->lease_due_s = fmin(job->lease_due_s, worker->heard_s + lease_s);
+        const double lost_at_s = worker->held > 0 ? INFINITY : worker->heard_s + lease_s;
+        const double idle_at_s = job_idle_at_s(job, job->tick_next, others_s);
+        if (now_s <= fmin(lost_at_s, idle_at_s)) {
+            job->lease_due_s = fmin(job->lease_due_s, fmin(lost_at_s, idle_at_s));
             continue;
         }
         if (job->line_count >= JOB_MAX_LINES / 2) { /* the rest of the tick may add lines, too */
             return true;
+        }
+        if (now_s <= lost_at_s) {
+            MARK("a worker sends signs of life, but no gradient");
+            worker->idle = true;
+            worker->counts = false;
+            job_log(
+                job, LOG_WARNING,
+                "worker %d (%s) is alive, but has sent no gradient for %.0f s; the others continue without it until "
+                "it does",
+                job->tick_next, worker->peer, now_s - worker->worked_s);
+            continue;
         }
         MARK("a lease is over");
         worker->lost = true;
@@ -357,6 +422,9 @@ enum member_state job_worker_state(const struct job *job, int index)
     const struct job_worker *worker = &job->workers[index];
     if (worker->incarnation == 0) {
         return STATE_ABSENT;
+    }
+    if (worker->state == STATE_FAILED) {
+        return STATE_FAILED;
     }
     if (worker->left) {
         return job->state == JOB_DONE ? STATE_DONE : STATE_ABSENT;
@@ -404,12 +472,12 @@ static int find_own(const struct job *job, uint64_t key)
 
 /*
  * An index that nobody has had, searching from the key's hash on; otherwise that of the worker that has been away
- * longest. -1: none.
+ * longest; otherwise the oldest one that was assigned but not used. -1: none.
  */
 static int find_free(const struct job *job, uint64_t key, double now_s)
 {
     const int listed = job->config.cluster.worker_hosts.count, room = job->worker_count - listed;
-    int longest = -1;
+    int longest = -1, unclaimed = -1;
     for (int k = 0; k < room; k++) {
         const int i = listed + (int)((key + (uint64_t)k) % (uint64_t)room);
         const struct job_worker *worker = &job->workers[i];
@@ -419,8 +487,12 @@ static int find_free(const struct job *job, uint64_t key, double now_s)
         if (is_away(job, worker, now_s) && (longest < 0 || used_s(worker) < used_s(&job->workers[longest]))) {
             longest = i;
         }
+        if (!worker->claimed && worker->connections == 0 && !worker->present &&
+            (unclaimed < 0 || worker->assigned_s < job->workers[unclaimed].assigned_s)) {
+            unclaimed = i;
+        }
     }
-    return longest;
+    return longest >= 0 ? longest : unclaimed;
 }
 
 int job_assign_index(struct job *job, uint64_t key, double now_s, struct verdict *verdict)
@@ -430,12 +502,14 @@ int job_assign_index(struct job *job, uint64_t key, double now_s, struct verdict
     int index = find_own(job, key);
     index = index >= 0 ? index : find_free(job, key, now_s);
     if (index < 0 && room == 0) {
-        job_deny(verdict, ERROR_NOT_READY, "no worker may join beyond worker_hosts: set elastic, or a task_index");
+        job_deny(verdict, ERROR_NOT_ALLOWED, "no worker may join beyond worker_hosts: set elastic, or a task_index");
     } else if (index < 0) {
         job_deny(verdict, ERROR_NOT_READY, "all %d places beyond worker_hosts are taken: raise elastic_workers", room);
     } else {
-        job->workers[index].index_key = key;
-        job->workers[index].assigned_s = now_s;
+        struct job_worker *worker = &job->workers[index];
+        worker->claimed = worker->claimed && worker->index_key == key;
+        worker->index_key = key;
+        worker->assigned_s = now_s;
     }
     return index;
 }

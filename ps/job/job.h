@@ -17,6 +17,11 @@
  * Every step needs all ps. A worker that reaches this ps but not another reports that in its heartbeats; it then counts
  * as lost, so that nobody waits for it, until it reports that it reaches all.
  *
+ * A worker is waited for from when it asks for the model, its data loaded; joining and heartbeats alone hold nothing.
+ * After that it is waited for as long as it works: one that owes a gradient for longer than a lease
+ * and several times its usual time is idle until its next push, whatever its heartbeats say, and so is one that was
+ * started several times without a push. The chief is exempt: without it there is no job.
+ *
  * Members are the workers of worker_hosts (and, with cluster.elastic, some beyond), 0 being the chief; operators only
  * query and are not tracked. A worker may have several connections at once, all of one incarnation.
  *
@@ -48,6 +53,8 @@ enum {
     JOB_TICK_MS = 1000,      /* ticks further apart than this mean that the ps stood still */
     JOB_END_MS = 4000,       /* time for workers to leave once the job is over */
     JOB_WAIT_LOG_MS = 10000, /* interval between log lines about the same wait */
+    JOB_USUAL_TIMES = 4,     /* a gradient may take this many times as long as those before, and a lease */
+    JOB_BARREN_STARTS = 2,   /* starts in a row without a push, after which a worker is not waited for */
 };
 
 /* Limits on what a job may be restored with, so that no sum or product of steps and batches overflows later. */
@@ -66,11 +73,21 @@ struct job_worker {
     int held;          /* its requests that wait on our side: meanwhile it need not send anything */
     double heard_s;    /* when it was last heard from */
     double gone_s;     /* when its last connection ended, if connections == 0 */
-    bool present;      /* has joined, and has not been lost nor left since */
+    bool present;      /* has joined, and has not been lost, failed nor left since */
     bool lost;         /* its lease expired, or it is cut off */
     bool cut_off;      /* it reports that it can't reach every ps: no push of it can count until it can */
     double cut_off_s;  /* since when */
     bool left;         /* cleanly, by its own request */
+    bool ready;        /* has asked for the model: its data are loaded */
+    bool idle;         /* owes a gradient for too long: not waited for until its next push */
+    double worked_s;   /* when it became ready, sent something of a push, or got the answer to one */
+    double turn_s;     /* when it could begin to compute: it became ready, pulled, or got the answer to a push */
+    double took_s;     /* how long its gradients take, the longest of late; 0: not known */
+    bool pushed;       /* in this incarnation */
+    bool pushed_last;  /* its last request was a push, not a pull */
+    int barren;        /* starts in a row that ended without a push, though training ran */
+    int failures;      /* errors in a row with which its processes ended; 0 once it is ready */
+    char failure[256]; /* the last of these errors */
     bool counts;       /* counts for max_staleness: it has pulled or pushed */
     int64_t clock;     /* its pushes, on a scale shared by all workers: one that joins starts at the slowest one's,
                           the first anywhere */
@@ -92,6 +109,7 @@ struct job_worker {
 
     uint64_t index_key; /* key of the worker that has this number (job_assign_index); 0: free */
     double assigned_s;  /* when the number was assigned */
+    bool claimed;       /* a worker has joined with it since; until then the assignment keeps nobody else out */
 
     /* From its last heartbeat. */
     uint8_t state; /* enum member_state */
@@ -196,8 +214,9 @@ void job_disconnected(struct job *job, int worker, uint64_t incarnation, double 
 
 /*
  * Assigns a number beyond worker_hosts to a worker without one: the one assigned before to its key (not 0), else a free
- * one; if all are taken, that of the worker that has been away longest, and for at least a lease. -1: there is none,
- * and the verdict says why.
+ * one; if all are taken, that of the worker that has been away longest, and for at least a lease; else the one that
+ * was assigned first and with which nobody has joined. -1: there is none, and the verdict says why: ERROR_NOT_READY if
+ * one may become free.
  */
 struct verdict;
 int job_assign_index(struct job *job, uint64_t key, double now_s, struct verdict *verdict);
@@ -210,6 +229,9 @@ void job_pong(struct job *job, int worker, uint64_t incarnation, uint64_t nonce)
 void job_touch(struct job *job, int worker, uint64_t incarnation, double now_s);
 void job_heartbeat(struct job *job, int worker, uint64_t incarnation, const struct message_heartbeat *heartbeat,
                    double now_s);
+
+/* It asks for the model: from now on it is waited for. */
+void job_note_ready(struct job *job, int worker, uint64_t incarnation, double now_s);
 
 /* True if this is the worker's current incarnation, not a replaced one. */
 bool job_is_current(const struct job *job, int worker, uint64_t incarnation);
@@ -356,6 +378,6 @@ uint64_t job_dropped(const struct job *job);    /* unused gradients of all worke
 uint64_t job_not_finite(const struct job *job); /* those of them that were not finite; the rest arrived too late */
 /* Describes what the job waits for, or how it ended; may be empty. */
 void job_describe(struct job *job, double now_s, char message[JOB_MESSAGE]);
-int job_present(const struct job *job); /* workers present */
+int job_present(const struct job *job); /* workers that take part: present, ready and not idle */
 
 #endif

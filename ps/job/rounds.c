@@ -25,7 +25,7 @@ static bool ask(struct job *job, int count)
     round_order(&order, job->config.train.seed, job->worker_count, job->global_step);
     for (int place = 0; place < job->worker_count && count > 0; place++) {
         const int index = (int)sampler_index(&order, (uint32_t)place);
-        if (job->workers[index].present && !job->asked[index]) {
+        if (job_takes_part(&job->workers[index]) && !job->asked[index]) {
             job->asked[index] = 1;
             job->workers[index].asked++;
             any = true;
@@ -91,7 +91,7 @@ void job_count_round(struct job *job)
         const bool taken = job->gathered.taken[i];
         if (job_selects_workers(job)) {
             worker->missed += job->asked[i] && !taken;
-        } else if (worker->present || taken) {
+        } else if (job_takes_part(worker) || taken) {
             worker->asked++;
             worker->missed += !taken;
         }

@@ -2,6 +2,7 @@
  * What all of the job's decisions rest on: who is present and heard from, whether training may run, and the actions and
  * log lines that are left to the host. job/rounds.c, job/steps.c and job/job.c stand on it, in this order.
  */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -96,7 +97,7 @@ int job_present(const struct job *job)
 {
     int present = 0;
     for (int i = 0; i < job->worker_count; i++) {
-        present += job->workers[i].present;
+        present += job_takes_part(&job->workers[i]);
     }
     return present;
 }
@@ -151,7 +152,7 @@ void job_start_if_complete(struct job *job)
     }
     job->started = true;
     job_log(job, LOG_INFO, "training begins at global step %lld, with %d of %d workers present",
-            (long long)job->global_step, present, job->config.cluster.worker_hosts.count);
+            (long long)job->global_step, present, job->worker_count);
 }
 
 /* --- Signs of life --- */
@@ -183,5 +184,42 @@ void job_hold(struct job *job, int index, uint64_t incarnation, int change, doub
     if (worker->incarnation == incarnation) {
         worker->held = worker->held + change > 0 ? worker->held + change : 0; /* as in job_disconnected */
         worker->heard_s = now_s; /* its lease starts when its turn comes again */
+        if (change < 0 && worker->pushed_last) {
+            worker->worked_s = worker->turn_s = now_s;
+        }
     }
+}
+
+void job_note_work(struct job *job, int index, bool is_whole, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->idle) {
+        job_log(job, LOG_INFO, "worker %d (%s) sends gradients again", index, worker->peer);
+    }
+    if (is_whole && worker->ready) {
+        worker->took_s = fmax(now_s - worker->turn_s, worker->took_s / 2);
+    }
+    worker->ready = worker->pushed = worker->pushed_last = true;
+    worker->idle = false;
+    worker->barren = 0;
+    worker->worked_s = now_s;
+}
+
+void job_note_ready(struct job *job, int index, uint64_t incarnation, double now_s)
+{
+    struct job_worker *worker = &job->workers[index];
+    if (worker->incarnation != incarnation || worker->ready) {
+        return;
+    }
+    worker->ready = true;
+    worker->worked_s = worker->turn_s = now_s;
+    worker->failures = 0;
+    worker->failure[0] = '\0';
+    worker->idle = index > 0 && worker->barren >= JOB_BARREN_STARTS;
+    if (worker->idle) {
+        job_log(job, LOG_WARNING,
+                "worker %d (%s) started %d times without sending a gradient: not waited for until it does", index,
+                worker->peer, worker->barren);
+    }
+    job_start_if_complete(job);
 }

@@ -229,7 +229,7 @@ static bool slowest(const struct job *job, int identity, int64_t *clock)
 static void take_part(struct job *job, int index)
 {
     struct job_worker *worker = &job->workers[index];
-    if (!worker->counts && !worker->cut_off && !worker->left) {
+    if (!worker->counts && !worker->cut_off && !worker->left && !worker->idle) {
         worker->counts = true;
         slowest(job, index, &worker->clock);
     }
@@ -315,6 +315,7 @@ void job_push(struct job *job, int index, uint64_t incarnation, const struct job
         job_deny(verdict, ERROR_BAD_REQUEST, "pushes are counted from 1, not 0");
         return;
     }
+    job_note_work(job, index, true, now_s);
     take_part(job, index);
     if (push->sequence < worker->sequence) {
         MARK("a push comes after the next one");
@@ -339,22 +340,50 @@ void job_pull(struct job *job, int index, uint64_t incarnation, uint32_t generat
         job_deny(verdict, ERROR_JOB_OVER, "training is over at global step %lld", (long long)job->global_step);
         return;
     }
+    job->workers[index].pushed_last = false;
+    job->workers[index].turn_s = now_s;
     job_select_workers(job, now_s);
     take_part(job, index);
 }
 
 /* --- Synchronous steps: deciding --- */
 
-/* Whom to wait for: workers that are present, and those never seen that still have time to come. */
+/* Whom to wait for: workers that take part, and those not ready yet that still have time to come. */
 static bool is_awaited(const struct job *job, int index, double now_s)
 {
     const struct job_worker *worker = &job->workers[index];
     if (job_selects_workers(job)) { /* it may be one of very many: most are not even looked at */
-        return job_is_selected(job, index) && worker->present;
+        return job_is_selected(job, index) && job_takes_part(worker);
     }
-    bool may_come = worker->incarnation == 0 && index < job->config.cluster.worker_hosts.count &&
+    bool may_come = (worker->incarnation == 0 || (worker->present && !worker->ready && worker->failures == 0)) &&
+                    index < job->config.cluster.worker_hosts.count &&
                     now_s - job->began_s < job->config.cluster.lease_secs;
-    return worker->present || may_come;
+    return job_takes_part(worker) || may_come;
+}
+
+/* Does anyone wait for a gradient of it? The chief is exempt. */
+static bool owes(const struct job *job, int index)
+{
+    const struct job_worker *worker = &job->workers[index];
+    if (index == 0 || !job_takes_part(worker) || !job->started || job->state != JOB_TRAINING || job_is_past_end(job) ||
+        job->coordinator != job->identity.index) {
+        return false;
+    }
+    return job->synchronous ? !job->gathered.decided && job_is_selected(job, index) &&
+                                  aggregation_get(&job->gathered, job->shards[job->identity.index], index) != PART_HERE
+                            : job->config.cluster.max_staleness > 0 && worker->counts && worker->held == 0;
+}
+
+double job_idle_at_s(const struct job *job, int index, double others_s)
+{
+    const struct job_worker *worker = &job->workers[index];
+    const double took_s = worker->took_s > 0 ? worker->took_s : others_s;
+    if (took_s <= 0 || !owes(job, index)) {
+        return INFINITY;
+    }
+    const double since_s =
+        job->synchronous ? fmax(worker->worked_s, fmax(job->gathering_s, job->asked_s)) : worker->worked_s;
+    return since_s + job->config.cluster.lease_secs + JOB_USUAL_TIMES * took_s;
 }
 
 /* Once a round has lasted long enough, nobody is waited for. */
@@ -374,7 +403,7 @@ static void log_absent(struct job *job, double now_s)
     }
     job->logged_absent = true;
     for (int i = 0; i < job->config.cluster.worker_hosts.count; i++) {
-        if (job->workers[i].incarnation == 0) {
+        if (!job->workers[i].ready) {
             first = first < 0 ? i : first;
             absent++;
         }
@@ -485,6 +514,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
     job_touch(job, index, incarnation, now_s);
     /* Nothing is received after the step is decided: the shard may be adding that very stage. */
     if (check_push(job, index, incarnation, push, now_s, verdict) && !job_is_past_end(job)) {
+        job_note_work(job, index, false, now_s);
         *receive = push->token == job->global_step && !job->gathered.decided &&
                    aggregation_get(&job->gathered, own_shard(job), index) != PART_HERE;
     }
@@ -508,6 +538,7 @@ void job_staged(struct job *job, int index, uint64_t incarnation, const struct j
     if (!check_push(job, index, incarnation, push, now_s, verdict) || job_is_past_end(job)) {
         return;
     }
+    job_note_work(job, index, true, now_s);
     record_new_push(job, index, push);
     if (!received || push->token != job->global_step || job->gathered.decided) {
         return;
@@ -536,7 +567,7 @@ static bool refusal_is_settled(const struct job *job, int index)
         return !job->gathered.decided;
     }
     for (int i = 0; i < job->worker_count; i++) {
-        job->awaited[i] = job->workers[i].present && job_is_selected(job, i);
+        job->awaited[i] = job_takes_part(&job->workers[i]) && job_is_selected(job, i);
     }
     aggregation_count(&job->gathered, job->awaited, &possible, &whole);
     return possible < job->gathered.least;

@@ -199,10 +199,12 @@ static bool members_would_wait(const struct rollout *rollout, const struct rollo
         for (int i = 0; i < rollout->count; i++) {
             const struct rollout_member *member = &rollout->members[i];
             const bool may_come = !is_off(member, now_s) && !is_behind(member, plan->fallback);
-            if (!may_come && member->who.index < demands[k]->listed) {
+            const bool is_listed = member->who.index < demands[k]->listed;
+            if (!may_come && is_listed) {
                 there--;
                 first = first ? first : member;
             }
+            there += may_come && !is_listed && member->who.role == MEMBER_WORKER;
         }
         if (first && there < demands[k]->least) {
             snprintf(

@@ -310,6 +310,7 @@ static bool target_program_stage(struct target_program *program, const char *con
             program_own_architecture());
     }
     if (!programs_name(&program->programs, config_path, error) ||
+        (program->is_new && !programs_may_run(&program->programs, error)) ||
         !record_programs(program, config_path, is_behind, manifest, coming, follows, error)) {
         return false;
     }

@@ -254,12 +254,15 @@ static bool open_listener(struct server *server, struct listener **listener, con
     const struct config_cluster *cluster = &server->config->cluster;
     const char *text = cluster->ps_hosts.items[server->index];
     struct listener_options options = *what;
-    struct address address;
+    struct address address, bind;
     if (!address_parse(text, &address, error)) {
         return error_wrap(error, "cluster.ps_hosts: %s", text);
     }
-    options.host = cluster->bind;
-    options.port = (uint16_t)address.port;
+    if (!address_parse_bind(cluster->bind, &bind, error)) {
+        return error_wrap(error, "cluster.bind: %s", cluster->bind);
+    }
+    options.host = bind.host;
+    options.port = (uint16_t)(bind.port > 0 ? bind.port : address.port);
     options.self = identity_hello_options(&server->identity);
     options.lock = &server->lock;
     options.stack_size = SERVER_STACK;

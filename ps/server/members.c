@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/usage.h"
+#include "base/text/printable.h"
 #include "ps/server/coordinator.h"
 #include "ps/status.h"
 
@@ -63,9 +64,21 @@ bool serve_end_job(struct session *session, struct error *error)
     return serve_send_verdict(session, session->channel->frame.request, &verdict, global_step, error);
 }
 
+/* A worker reports its error in a heartbeat; a ps has no other message to ps 0 than this one. */
+static void log_failed_ps(const struct session *session)
+{
+    const char *message = session->channel->message.leave.message;
+    char shown[256];
+    if (session->who.role == MEMBER_PS && message[0] != '\0') {
+        log_error("ps %d (%s) failed: %s", session->who.index, connection_peer(session->channel->connection),
+                  printable(shown, sizeof shown, message));
+    }
+}
+
 bool serve_leave(struct session *session, struct error *error)
 {
     struct server *server = session->server;
+    log_failed_ps(session);
     server_lock(server);
     if (session->worker >= 0) {
         job_leave(&server->job, session->worker, session->incarnation, session->channel->message.leave.message,
@@ -82,8 +95,12 @@ bool serve_get_place(struct session *session, struct error *error)
     const uint64_t request = session->channel->frame.request, key = session->channel->message.get_place.key;
     struct verdict verdict;
     if (key == 0) {
-        return serve_send_error(session, request, ERROR_BAD_REQUEST, "0 is no worker's key", error);
+        return serve_send_error(session, request, ERROR_BAD_REQUEST, "0 is not a worker's key", error);
     }
+    if (session->place_key != 0 && session->place_key != key) {
+        return serve_send_error(session, request, ERROR_BAD_REQUEST, "a worker has one key", error);
+    }
+    session->place_key = key;
     server_lock(server);
     const struct message_place place = {.index = job_assign_index(&server->job, key, clock_monotonic_s(), &verdict)};
     server_unlock(server);
@@ -167,9 +184,23 @@ static void describe_self(struct server *server, const struct process_load *load
     listener_bytes(server->listener, &status->bytes_in, &status->bytes_out);
 }
 
-static void describe_worker(const struct job *job, int index, const struct job_worker *worker, double now_s,
-                            struct message_status *status)
+/* What it says of itself; while it says nothing, what is known of its failures and its idleness. */
+static void describe_trouble(const struct job_worker *worker, double now_s, char message[256])
 {
+    if (worker->failures > 0 && !worker->ready) {
+        snprintf(message, 256, "failed%s: %.200s", worker->failures > 1 ? " repeatedly" : "", worker->failure);
+    } else if (worker->idle) {
+        snprintf(message, 256, "has sent no gradient for %.0f s", now_s - worker->worked_s);
+    } else {
+        snprintf(message, 256, "%s", worker->message);
+    }
+}
+
+/* message: room for the status's text. */
+static void describe_worker(const struct job *job, int index, const struct job_worker *worker, double now_s,
+                            char message[256], struct message_status *status)
+{
+    describe_trouble(worker, now_s, message);
     *status = (struct message_status){
         .role = MEMBER_WORKER,
         .index = index,
@@ -193,7 +224,7 @@ static void describe_worker(const struct job *job, int index, const struct job_w
                 : worker->peer[0] != '\0' ? worker->peer
                                           : config_worker_host(&job->config.cluster, index),
         .device = worker->device,
-        .message = worker->message,
+        .message = message,
         .memory_bytes = worker->memory_bytes,
         .cpu_percent = worker->cpu_percent,
         .gpu_percent = worker->gpu_percent,
@@ -266,7 +297,7 @@ bool serve_get_status(struct session *session, struct error *error)
         struct job_worker worker;
         server_lock(server);
         worker = server->job.workers[i];
-        describe_worker(&server->job, i, &worker, clock_monotonic_s(), &status);
+        describe_worker(&server->job, i, &worker, clock_monotonic_s(), message, &status);
         describe_rounds(server, i, &rounds);
         server_unlock(server);
         next = next_shown(server, i + 1);
@@ -296,6 +327,7 @@ static void report_self(const struct server *server, const struct message_status
     report->bytes_in = status->bytes_in;
     report->bytes_out = status->bytes_out;
     report->config_version = (int64_t)status->fleet_version;
+    report->certificate_until_s = identity_valid_until_s(&server->identity);
     snprintf(report->digest, sizeof report->digest, "%.64s", status->digest);
     report->loss = server->last_loss;
 }
@@ -306,11 +338,12 @@ static void report_workers(struct server *server, double now_s, struct server_re
     const struct config_cluster *cluster = &server->config->cluster;
     struct message_status status;
     struct message_rounds rounds;
+    char message[256];
     for (int i = 0; i < server->job.worker_count; i++) {
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
             struct board_member *member = &report->members[report->member_count++];
-            describe_worker(&server->job, i, &server->job.workers[i], now_s, &status);
+            describe_worker(&server->job, i, &server->job.workers[i], now_s, message, &status);
             describe_rounds(server, i, &rounds);
             status_show(member, &status, config_worker_host(cluster, i));
             status_show_rounds(member, &rounds);

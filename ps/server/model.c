@@ -26,6 +26,7 @@ bool serve_get_model(struct session *session, struct error *error)
         model.vectors |= (uint8_t)(shard_has(server->shard, (enum store_vector)vector) << vector);
     }
     server_lock(server);
+    job_note_ready(&server->job, session->worker, session->incarnation, clock_monotonic_s());
     bool alive =
         serve_hold(session, serve_is_ready, 0, serve_wait_deadline(session->channel->message.get_model.wait_ms));
     job_ready(&server->job, clock_monotonic_s(), message);

@@ -149,6 +149,7 @@ bool serve_pull(struct session *session, struct error *error)
     double deadline_s = serve_wait_deadline(pull.wait_ms);
     struct verdict verdict;
     server_lock(server);
+    job_note_ready(&server->job, session->worker, session->incarnation, clock_monotonic_s());
     if (session->base.state == SESSION_INLINE && !serve_is_ready(session, 0)) { /* this takes a thread */
         session->has_frame = true;
         server_unlock(server);

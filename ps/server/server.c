@@ -22,6 +22,7 @@
 #include "base/process/restart.h"
 #include "base/process/signals.h"
 #include "base/text/address.h"
+#include "net/link.h"
 #include "ps/server/coordinator.h"
 #include "ps/server/internal.h"
 #include "ps/store/rounds.h"
@@ -29,6 +30,7 @@
 enum {
     ACCEPT_MS = 100, /* how often the main thread checks */
     CLOSE_S = 2,     /* time for connections to end by themselves */
+    REPORT_S = 2,    /* time to tell ps 0 about an error */
 };
 
 /* Pushes per second, smoothed over a few seconds. */
@@ -88,7 +90,7 @@ static bool may_leave(struct server *server, double *asked_s, double now_s)
 static void accept_all(struct server *server)
 {
     struct rate rate = {clock_monotonic_s(), 0};
-    double ticked_s = 0.0, asked_s = 0.0;
+    double ticked_s = 0.0, asked_s = 0.0, warn_s = 0.0;
     bool over = false;
     while (!over && !may_leave(server, &asked_s, clock_monotonic_s()) &&
            atomic_load(&server->shutdown_mode) == SHUTDOWN_NONE) {
@@ -102,6 +104,7 @@ static void accept_all(struct server *server)
             ticked_s = now_s;
             over = tick(server, &rate);
             coordinator_tick(server->coordinator);
+            identity_warn_of_expiry(&server->identity, &warn_s);
         }
     }
 }
@@ -188,9 +191,12 @@ static void announce(const struct server *server)
 {
     const struct config_cluster *cluster = &server->config->cluster;
     char held[256];
+    struct address bind;
+    struct error error;
     describe_spans(server, held, sizeof held);
+    address_parse_bind(cluster->bind, &bind, &error);
     log_info("ps %d of %d listens on port %u of %s, for %d worker%s; %s%s", server->index, cluster->ps_hosts.count,
-             listener_port(server->listener), cluster->bind[0] != '\0' ? cluster->bind : "every address",
+             listener_port(server->listener), bind.host[0] != '\0' ? bind.host : "every address",
              cluster->worker_hosts.count, cluster->worker_hosts.count == 1 ? "" : "s",
              server->identity.credentials ? "TLS 1.3 with " : "INSECURE: plain text", server->identity.key_path);
     log_info("ps %d holds %s: %zu floats, %.1f MiB with %s's slots, a snapshot and every worker's push; the process "
@@ -290,6 +296,30 @@ static void serve_job(struct server *server)
     }
 }
 
+/* Tells ps 0, whose log people read, which error ends this ps, if that can be done within seconds. */
+static void report_failure(struct server *server, const char *reason)
+{
+    struct traffic traffic = {0};
+    struct link link;
+    struct error error;
+    char message[256];
+    const struct link_options options = {.peer = {MEMBER_PS, 0},
+                                         .self = identity_hello_options(&server->identity),
+                                         .traffic = &traffic,
+                                         .timeout_s = REPORT_S,
+                                         .quiet = true};
+    if (server->index == 0 || server->identity.hello.incarnation == 0 ||
+        !link_create(&link, server->config->cluster.ps_hosts.items[0], &options, &error)) {
+        return;
+    }
+    snprintf(message, sizeof message, "%.255s", reason);
+    const struct message_leave leave = {.message = message};
+    if (link_try(&link, &error) == LINK_OPEN) {
+        channel_call(&link.channel, MESSAGE_leave, &leave, MESSAGE_done, clock_monotonic_s() + REPORT_S, NULL, &error);
+    }
+    link_destroy(&link);
+}
+
 int server_run(const struct config *config, const struct server_observer *observer)
 {
     struct server *server = must_alloc(sizeof *server, "a ps");
@@ -314,6 +344,7 @@ int server_run(const struct config *config, const struct server_observer *observ
         status = signals_exit_status(signals_pending());
     } else {
         log_error("ps %d: %s", config->cluster.task_index, error.text);
+        report_failure(server, error.text);
     }
     coordinator_destroy(server->coordinator);
     destroy(server);

@@ -190,14 +190,14 @@ static void write_ends(double deadline_s, double after_s, const char *words)
 static void nobody_takes_anything(void **state)
 {
     (void)state;
-    write_ends(1100, 100, "a peer has accepted no data for 100 s");
+    write_ends(1100, 100, "a peer has accepted no data for 100 s: is it stopped, or do large packets get lost (MTU)?");
 }
 
 static void nobody_takes_anything_for_long(void **state)
 {
     (void)state;
     connection_set_idle_timeout(connection, 8);
-    write_ends(1100, 8, "a peer has accepted no data for 8 s");
+    write_ends(1100, 8, "a peer has accepted no data for 8 s: is it stopped, or do large packets get lost (MTU)?");
 }
 
 static char taken[1 << 16];
@@ -218,7 +218,8 @@ static void a_slow_reader(void **state)
     struct error error;
     assert_false(connection_write_more(connection, &part, 1, 1005.5, &error));
     assert_true(now_s >= 1005.5 && now_s < 1007);
-    assert_string_equal(error.text, "a peer has accepted no data for 5.5 s");
+    assert_string_equal(error.text,
+                        "a peer has accepted no data for 5.5 s: is it stopped, or do large packets get lost (MTU)?");
     assert_int_equal(connection_state(connection), CONNECTION_TIMED_OUT);
 }
 

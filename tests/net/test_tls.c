@@ -208,7 +208,7 @@ static void dates_are_told(void **state)
     assert_true(credentials_create_member(file("ca"), &ps0, 100, file("future.key"), &error));
     ahead_s = 0;
     when = time(NULL) + 299 * DAY; /* with a day of grace */
-    strftime(words, sizeof words, "its certificate is valid from %Y-%m-%d only (by our clock)", gmtime(&when));
+    strftime(words, sizeof words, "its certificate is valid from %Y-%m-%d only, and our clock says ", gmtime(&when));
     const struct attempt attempt = try("worker1.key", "future.key", ps0);
     assert_refused(attempt, words, NULL);
     assert_non_null(strstr(attempt.first_read.text, "refused us: "));

@@ -396,6 +396,19 @@ WRAP(bool, versions_switch, const struct versions *versions, uint64_t number, st
     return done;
 }
 
+/* Its program was damaged: it goes on in a lower version, until the fleet brings both again. */
+WRAP(bool, versions_step_back, const char *config_path, uint64_t number, uint64_t failed, uint64_t *lower,
+     struct error *error)
+{
+    struct fleet_member *member = &fleet.members[world.here->number];
+    const bool done = __real_versions_step_back(config_path, number, failed, lower, error);
+    if (done) {
+        say("steps back from version %llu to %llu", (unsigned long long)number, (unsigned long long)*lower);
+        member->version = *lower > 0 ? *lower : 1;
+    }
+    return done;
+}
+
 WRAP(uint64_t, handshake_new_incarnation, void)
 {
     uint64_t incarnation = __real_handshake_new_incarnation();

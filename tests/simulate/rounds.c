@@ -19,7 +19,13 @@
 
 /* --- Rounds with participation below 1 --- */
 
-/* The number of workers present before this place, in the order in which they are selected. */
+/* A worker that can be selected: here, with its data loaded, and working. */
+static bool is_there(const struct job_worker *worker)
+{
+    return worker->present && worker->ready && !worker->idle;
+}
+
+/* The number of workers there before this place, in the order in which they are selected. */
 static int places_before(const struct job *job, int worker)
 {
     struct sampler_order order;
@@ -28,7 +34,7 @@ static int places_before(const struct job *job, int worker)
     int before = 0;
     sampler_order_make(&order, &sampler, job->global_step);
     for (uint32_t place = 0; sampler_index(&order, place) != (uint32_t)worker; place++) {
-        before += job->workers[sampler_index(&order, place)].present;
+        before += is_there(&job->workers[sampler_index(&order, place)]);
     }
     return before;
 }
@@ -37,11 +43,11 @@ static void check_asked(const struct job *job)
 {
     int there = 0;
     for (int i = 0; i < job->worker_count; i++) {
-        there += job->workers[i].present;
+        there += is_there(&job->workers[i]);
     }
     const double share = fmax(1, round(setup.participation * there));
     for (int i = 0; i < job->worker_count; i++) {
-        const bool is_due = job->workers[i].present && places_before(job, i) < share * setup.over_selection - 1e-6;
+        const bool is_due = is_there(&job->workers[i]) && places_before(job, i) < share * setup.over_selection - 1e-6;
         if (job->asked[i] != is_due) {
             fail("worker %d, of %d who are there, is%s asked to make step %lld", i, there, job->asked[i] ? "" : " not",
                  (long long)job->global_step);

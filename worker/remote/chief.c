@@ -958,6 +958,9 @@ static enum exchange_result save_last(struct chief *chief, int64_t *global_step,
     const enum exchange_result end = chief_take_last(chief, global_step, error);
     if (end == EXCHANGE_OK && chief->has_folder && supervisor_is_unsaved(&chief->ledger.supervisor, *global_step)) {
         chief_save_taken(chief, *global_step);
+        if (checkpoint_ledger_make_room(&chief->ledger, *global_step)) {
+            chief_save_taken(chief, *global_step);
+        }
     }
     return end;
 }

@@ -301,13 +301,16 @@ static bool open_listener(struct data_server *server, struct error *error)
 {
     const struct config_cluster *cluster = &server->config->cluster;
     const char *text = cluster->worker_hosts.items[0];
-    struct address address;
+    struct address address, bind;
     if (!address_parse(text, &address, error)) {
         return error_wrap(error, "cluster.worker_hosts: %s", text);
     }
+    if (!address_parse_bind(cluster->bind, &bind, error)) {
+        return error_wrap(error, "cluster.bind: %s", cluster->bind);
+    }
     const struct listener_options options = {
-        .host = cluster->bind,
-        .port = (uint16_t)address.port,
+        .host = bind.host,
+        .port = (uint16_t)(bind.port > 0 ? bind.port : address.port),
         .self = identity_hello_options(server->identity),
         .lock = &server->lock,
         .session_size = sizeof(struct data_session),

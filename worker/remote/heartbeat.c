@@ -39,6 +39,7 @@ struct ps_state {
 
 struct heartbeat {
     const struct config *config;
+    const struct identity *identity;
     struct link *links; /* [count]; used only by the thread */
     int count;
     struct wake wake;
@@ -133,7 +134,7 @@ static bool send_beat(struct heartbeat *heartbeat, struct link *link, struct err
     struct vitals vitals = heartbeat->vitals;
     snprintf(message, sizeof message, "%s", heartbeat->message);
     pthread_mutex_unlock(&heartbeat->mutex);
-    if (silent >= 0) {
+    if (silent >= 0 && vitals.state != STATE_FAILED) {
         vitals.state = STATE_LOST;
         snprintf(message, sizeof message, "has not reached %.200s for %.0f s", heartbeat->links[silent].name,
                  silent_for_s(heartbeat, silent));
@@ -322,11 +323,42 @@ static void send_leave(struct heartbeat *heartbeat)
     struct message_leave leave = {.message = message};
     for (int i = 0; i < heartbeat->count; i++) {
         struct link *link = &heartbeat->links[i];
-        if (link_is_open(link)) {
+        const bool failed = heartbeat->vitals.state == STATE_FAILED;
+        if (link_is_open(link) && (!failed || send_beat(heartbeat, link, &error))) {
             channel_call(&link->channel, MESSAGE_leave, &leave, MESSAGE_done, clock_monotonic_s() + 1, NULL, &error);
         }
         link_close(link);
     }
+}
+
+void heartbeat_report_failure(const struct config *config, const struct identity *identity, const char *reason)
+{
+    struct traffic traffic = {0};
+    struct link link;
+    struct error error;
+    char host[256] = "", device[] = "", message[256];
+    if (!shard_link_create(&link, config, 0, identity, &traffic, &error)) {
+        return;
+    }
+    link.quiet = true;
+    link.timeout_s = fmin(link.timeout_s, CONNECT_S);
+    gethostname(host, sizeof host - 1);
+    snprintf(message, sizeof message, "%.255s", reason);
+    const struct message_heartbeat beat = {.state = STATE_FAILED,
+                                           .global_step = -1,
+                                           .loss = NAN,
+                                           .host = host,
+                                           .device = device,
+                                           .message = message,
+                                           .cpu_percent = NAN,
+                                           .gpu_percent = NAN};
+    const struct message_leave leave = {.message = message};
+    const double deadline_s = clock_monotonic_s() + CONNECT_S;
+    if (link_try(&link, &error) == LINK_OPEN &&
+        channel_call(&link.channel, MESSAGE_heartbeat, &beat, MESSAGE_lease, deadline_s, NULL, &error)) {
+        channel_call(&link.channel, MESSAGE_leave, &leave, MESSAGE_done, deadline_s, NULL, &error);
+    }
+    link_destroy(&link);
 }
 
 /* Beats on all open links; then tries one closed link, which may take a while, and leases must not expire meanwhile. */
@@ -350,10 +382,11 @@ static void *beat_on(void *context)
 {
     struct heartbeat *heartbeat = context;
     struct pollfd *polled = must_zero((size_t)heartbeat->count + 1, sizeof *polled, "heartbeats");
-    double next_s = 0;
+    double next_s = 0, warn_s = 0;
     while (!atomic_load(&heartbeat->end)) {
         bool beat = clock_monotonic_s() >= next_s;
         notify_alive();
+        identity_warn_of_expiry(heartbeat->identity, &warn_s);
         look_for_silent_ps(heartbeat);
         visit_all(heartbeat, beat);
         double now_s = clock_monotonic_s();
@@ -400,6 +433,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     struct ps_state *ps = must_zero((size_t)count, sizeof *ps, "heartbeats");
     pthread_mutex_init(&new->mutex, NULL);
     new->config = config;
+    new->identity = identity;
     new->links = links;
     new->ps = ps;
     new->count = count;

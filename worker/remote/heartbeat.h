@@ -40,8 +40,14 @@ struct job_status {
 bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct identity *identity,
                       struct traffic *traffic, const char *device, struct error *error);
 
-/* Leaves: sends this message to every connected ps, and stops the thread. NULL is fine. */
+/*
+ * Leaves: sends this message to every connected ps, and stops the thread. If the vitals say STATE_FAILED, it is the
+ * error that ends this process. NULL is fine.
+ */
 void heartbeat_destroy(struct heartbeat *heartbeat, const char *message);
+
+/* Before there are heartbeats: tells ps 0 which error ends this process, if that can be done within seconds. */
+void heartbeat_report_failure(const struct config *config, const struct identity *identity, const char *reason);
 
 void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals);
 

@@ -463,6 +463,7 @@ bool worker_open(struct remote_worker *worker, struct error *error)
     if (!check_config(config, error) || !identity_create(&worker->identity, config, member, error)) {
         return false;
     }
+    observe_certificate(identity_valid_until_s(&worker->identity));
     worker->training.model = &worker->model;
     worker->training.config = &worker->config;
     worker->training.dataset = &worker->dataset;

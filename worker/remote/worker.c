@@ -715,6 +715,23 @@ static bool is_crowded(const struct config_cluster *cluster)
     return members > MEMBERS_A_CPU * threads_available();
 }
 
+/* Whoever looks at the fleet sees why this worker is missing. */
+static void report_failure(struct remote_worker *worker, const char *reason)
+{
+    struct job_status job = {.over = false};
+    if (!worker->heartbeat) {
+        if (worker->identity.hello.incarnation != 0) {
+            heartbeat_report_failure(&worker->config, &worker->identity, reason);
+        }
+        return;
+    }
+    heartbeat_job_status(worker->heartbeat, &job);
+    if (!job.over && !job.refused) {
+        heartbeat_set_message(worker->heartbeat, reason);
+        worker_update_vitals(worker, STATE_FAILED);
+    }
+}
+
 int remote_worker_run(const struct config *config)
 {
     struct remote_worker worker = {.updater = {.table = &remote_updater_table},
@@ -733,16 +750,23 @@ int remote_worker_run(const struct config *config)
     signals_catch();
     if (worker_open(&worker, &error)) {
         status = training_run(&worker.training);
+        error = worker.training.error;
     } else if (signals_pending() != 0) {
         status = signals_exit_status(signals_pending());
     } else {
         log_error("%s", error.text);
+    }
+    if (status == COMMAND_FAILED) {
+        report_failure(&worker, error.text);
     }
     if (status == RESTART_STATUS) {
         notify_restarting();
     } else {
         notify_stopping();
     }
-    worker_close(&worker, status == COMMAND_DONE ? "done" : status == RESTART_STATUS ? "starts again" : "stopped");
+    worker_close(&worker, status == COMMAND_DONE     ? "done"
+                          : status == RESTART_STATUS ? "starts again"
+                          : status == COMMAND_FAILED ? error.text
+                                                     : "stopped");
     return status;
 }

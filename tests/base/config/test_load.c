@@ -138,7 +138,7 @@ static void wrong_hosts(void **state)
            "config.json:1:27: cluster.ps_hosts[0]: \"a\" is not an address: missing port; write host:port");
     refuse("{\"cluster\": {\"ps_hosts\": [7]}}",
            "config.json:1:27: cluster.ps_hosts[0]: must be a string like host:port");
-    refuse_flag("ps_hosts", "a:1,,b:2", "--ps_hosts: \"\" is not an address: missing port; write host:port");
+    refuse_flag("ps_hosts", "a:1,,b:2", "--ps_hosts: \"\" is not an address: it is empty; is there a comma too many?");
 }
 
 static void wrong_flags(void **state)

@@ -287,7 +287,7 @@ static void alerts_are_told(void **state)
         const char *words;
     } cases[] = {{42, "it does not accept our key: do both sides have the same fleet key"},
                  {48, "it does not accept our key: do both sides have the same fleet key"},
-                 {45, "it says that our certificate is expired, or its clock is wrong"},
+                 {45, "it says that our certificate is expired or not valid yet: is its clock right, and ours?"},
                  {46, "it does not accept our certificate for this role"},
                  {49, "it does not accept our certificate for this role"},
                  {116, "it requires a key from us"},

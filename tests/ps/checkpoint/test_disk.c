@@ -1,5 +1,6 @@
 /* A disk that gives a checkpoint piece by piece, is interrupted, or fails: all of it is read, or it is said why not. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,11 +8,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "ps/checkpoint/checkpoint.h"
+#include "ps/checkpoint/folder.h"
 
 static char folder[64], path[96];
 static struct model model;
@@ -36,6 +39,17 @@ ssize_t __wrap_pread(int fd, void *bytes, size_t size, off_t offset)
     }
     errno = EINTR; /* of some call before, which means nothing */
     return __real_pread(fd, bytes, disk.most > 0 && disk.most < size ? disk.most : size, offset);
+}
+
+static int free_files; /* so many checkpoints fit; one more for each that is deleted */
+
+int __wrap_statvfs(const char *where, struct statvfs *status);
+int __wrap_statvfs(const char *where, struct statvfs *status)
+{
+    assert_string_equal(where, folder);
+    *status = (struct statvfs){.f_frsize = 1 << 20, .f_bavail = (fsblkcnt_t)(free_files > 0 ? free_files : 0)};
+    free_files++;
+    return 0;
 }
 
 /* The lowest that is free. */
@@ -139,6 +153,43 @@ static void a_failure_is_said_with_its_reason(void **unused)
     assert_non_null(strstr(error.text, " is cut off: 0 bytes"));
 }
 
+static bool has(const char *name)
+{
+    char file[160];
+    snprintf(file, sizeof file, "%s/%s", folder, name);
+    return access(file, F_OK) == 0;
+}
+
+/* The oldest go first, one at a time, the newest never. */
+static void a_full_disk_loses_old_checkpoints_before_the_last(void **unused)
+{
+    const struct config_output output = {.max_to_keep = 0};
+    struct checkpoint_folder kept;
+    (void)unused;
+    assert_true(checkpoint_folder_open(&kept, folder, &output, &error));
+    for (int64_t step = 1; step <= 4; step++) {
+        const struct checkpoint_info info = {.global_step = step, .validation_score = NAN, .best_score = NAN};
+        assert_true(checkpoint_folder_save(&kept, CHECKPOINT_MODEL, &state, &info, &error));
+    }
+    free_files = 0;
+    assert_true(checkpoint_folder_make_room(&kept, 5));
+    assert_true(!has("model-0000000001.safetensors") && has("model-0000000002.safetensors"));
+    free_files = 1;
+    assert_false(checkpoint_folder_make_room(&kept, 5)); /* there is room */
+    free_files = -100;
+    checkpoint_folder_make_room(&kept, 5);
+    assert_true(has("model-0000000004.safetensors"));
+    checkpoint_folder_close(&kept);
+    for (int i = 1; i <= 4; i++) {
+        char file[160];
+        snprintf(file, sizeof file, "%s/model-%010d.safetensors", folder, i);
+        unlink(file);
+    }
+    char lock[96];
+    snprintf(lock, sizeof lock, "%s/trainer.lock", folder);
+    unlink(lock);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
@@ -147,6 +198,7 @@ int main(void)
         TEST(what_comes_in_pieces_is_whole),
         TEST(an_interruption_is_none),
         TEST(a_failure_is_said_with_its_reason),
+        TEST(a_full_disk_loses_old_checkpoints_before_the_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,6 +64,7 @@ static inline void come(struct scene *scene, int worker, uint64_t incarnation)
 {
     struct error message;
     assert_int_equal(hello(scene, worker, incarnation, &message), 0);
+    job_note_ready(&scene->job, worker, incarnation, scene->now_s);
     play(scene);
 }
 

@@ -60,6 +60,7 @@ static inline void come(struct scene *scene, int worker, uint64_t incarnation)
     snprintf(address, sizeof address, "10.0.0.%d:1", worker);
     for (int ps = 0; ps < scene->ps_count; ps++) {
         assert_int_equal(job_hello(&scene->jobs[ps], &who, address, scene->now_s, &message), 0);
+        job_note_ready(&scene->jobs[ps], worker, incarnation, scene->now_s);
         play(scene);
     }
 }

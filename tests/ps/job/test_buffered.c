@@ -39,6 +39,7 @@ static void begin(struct job *job, struct config *config, int size, int64_t last
     for (int i = 0; i < WORKERS; i++) {
         const struct peer who = {.member = {MEMBER_WORKER, i}, .incarnation = (uint64_t)i + 1, .program = "trainer"};
         assert_int_equal(job_hello(job, &who, "10.0.0.1:1", 100, &error), 0);
+        job_note_ready(job, i, who.incarnation, 100);
     }
     restore(job, 1, 0);
 }

@@ -171,6 +171,7 @@ static void say_hello(struct fleet *fleet, int i, int k)
         const uint16_t refusal = job_hello(&fleet->ps[k], &who, "10.0.0.1:1", fleet->now_s, &message);
         assert_true(refusal == 0 || refusal == JOB_RETRY);
         member->is_in[k] = refusal == 0;
+        job_note_ready(&fleet->ps[k], i, member->incarnation, fleet->now_s);
     }
 }
 

@@ -43,7 +43,9 @@ static int place(struct scene *scene, uint64_t key)
     struct verdict verdict;
     char text[80];
     const int index = job_assign_index(&scene->job, key, scene->now_s, &verdict);
-    assert_int_equal(verdict.code, index < 0 ? ERROR_NOT_READY : 0);
+    assert_int_equal(verdict.code, index >= 0                      ? 0
+                                   : scene->config.cluster.elastic ? ERROR_NOT_READY
+                                                                   : ERROR_NOT_ALLOWED);
     if (index < 0 && scene->config.cluster.elastic) {
         snprintf(text, sizeof text, "all %d places beyond worker_hosts are taken: raise elastic_workers", ROOM);
         assert_string_equal(verdict.message, text);
@@ -79,6 +81,7 @@ static void test_each_key_has_a_number_of_its_own(void **state)
         assert_in_range(first[i], LISTED, LISTED + ROOM - 1);
         assert_false(taken[first[i]]);
         taken[first[i]] = true;
+        come(&scene, first[i]);
     }
     for (int i = 0; i < ROOM; i++) {
         assert_int_equal(place(&scene, (uint64_t)i * ROOM + 7), first[i]);
@@ -104,6 +107,31 @@ static void test_a_new_ps_puts_a_key_where_the_old_one_did(void **state)
     job_destroy(&scene.job);
 }
 
+/* Asking costs nothing, so what was only asked for keeps nobody out: the oldest such assignment gives way. */
+static void test_numbers_that_nobody_uses_keep_nobody_out(void **state)
+{
+    struct scene scene;
+    (void)state;
+    begin(&scene, true);
+    const int used = place(&scene, 1);
+    come(&scene, used);
+    for (int i = 1; i < ROOM; i++) {
+        scene.now_s += 0.01;
+        place(&scene, 1000 + (uint64_t)i);
+    }
+    const int first = place(&scene, 1001);
+    for (int i = 2; i < ROOM; i++) { /* the first one was renewed just now, so it is the newest */
+        scene.now_s += 0.01;
+        const int index = place(&scene, 2000 + (uint64_t)i);
+        assert_true(index >= LISTED && index != used);
+        come(&scene, index);
+    }
+    assert_int_equal(place(&scene, 3000), first);
+    come(&scene, first);
+    assert_int_equal(place(&scene, 3001), -1);
+    job_destroy(&scene.job);
+}
+
 /* A worker with its own index, or away for less than a lease, keeps it. */
 static void test_numbers_of_those_who_are_gone_are_given_again(void **state)
 {
@@ -123,9 +151,11 @@ static void test_numbers_of_those_who_are_gone_are_given_again(void **state)
     go(&scene, late);
     scene.now_s += LEASE_S - 0.5;
     assert_int_equal(place(&scene, 50), early);
-    assert_int_equal(place(&scene, 51), -1); /* that one was assigned just now, and the other's lease is not over */
+    come(&scene, early);
+    assert_int_equal(place(&scene, 51), -1); /* that one is taken, and the other's lease is not over */
     scene.now_s += 1;
     assert_int_equal(place(&scene, 51), late);
+    come(&scene, late);
     assert_int_equal(place(&scene, 50), early);
     assert_int_equal(place(&scene, 3), -1);
     job_destroy(&scene.job);
@@ -146,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_each_key_has_a_number_of_its_own),
         cmocka_unit_test(test_a_new_ps_puts_a_key_where_the_old_one_did),
         cmocka_unit_test(test_numbers_of_those_who_are_gone_are_given_again),
+        cmocka_unit_test(test_numbers_that_nobody_uses_keep_nobody_out),
         cmocka_unit_test(test_without_elastic_there_are_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

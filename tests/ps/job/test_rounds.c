@@ -28,6 +28,7 @@ static void come(struct scene *scene, int worker, uint64_t incarnation)
     const struct peer who = {.member = {MEMBER_WORKER, worker}, .incarnation = incarnation, .program = "trainer"};
     struct error message;
     assert_int_equal(job_hello(&scene->job, &who, "10.0.0.1:1", scene->now_s, &message), 0);
+    job_note_ready(&scene->job, worker, incarnation, scene->now_s);
 }
 
 static void begin(struct scene *scene, double participation, double over_selection, double deadline_s, int present)

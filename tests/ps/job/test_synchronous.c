@@ -410,6 +410,7 @@ static void test_who_is_cut_off_keeps_its_place(void **state)
     assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), REFUSAL_DUPLICATE);
     job_leave(&scene.jobs[0], 1, 2, "stopped", scene.now_s);
     assert_int_equal(job_hello(&scene.jobs[0], &other, "x:1", scene.now_s, &message), 0);
+    job_note_ready(&scene.jobs[0], 1, 99, scene.now_s);
     assert_int_equal(job_present(&scene.jobs[0]), 2);
     end(&scene);
 }

@@ -418,6 +418,9 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         session->is_guest = guest;
         session->worker = !guest && who->role == MEMBER_WORKER ? who->index : -1;
         session->incarnation = incarnation;
+        if (session->worker >= 0) {
+            job_note_ready(&server->job, session->worker, incarnation, serving.now_s);
+        }
         session->base.number = ++number;
         session->channel->generation = server->job.generation;
         if (session->worker >= 0) {

@@ -80,8 +80,9 @@ struct cluster {
 
 /* --- Members' command lines --- */
 
-static const char *const own_flags[] = {"cluster",  "job_name",   "task_index",  "ps_hosts",  "worker_hosts", "bind",
-                                        "progress", "log_format", "num_threads", "fleet_key", "profile",      NULL};
+static const char *const own_flags[] = {"cluster", "job_name", "task_index", "ps_hosts",    "worker_hosts",
+                                        "bind",    "progress", "log_format", "num_threads", "fleet_key",
+                                        "profile", "http",     NULL};
 
 static bool is_own(const char *name)
 {
@@ -201,11 +202,17 @@ static char *profile_path(const struct cluster *cluster, const struct process *p
     return asprintf(&path, "%s.%s", cluster->config->output.profile, name) >= 0 ? path : NULL;
 }
 
+/* Only one process can listen on an address: the chief, which knows the most. */
+static bool is_chief(const struct member *member)
+{
+    return member->role == MEMBER_WORKER && member->index == 0;
+}
+
 /* In the new process: never returns. */
 static void exec_member(const struct cluster *cluster, const struct process *process, const int *out, const int *err)
 {
     char role[32], index[32];
-    char **argv = calloc((size_t)cluster->flag_count + 5, sizeof *argv);
+    char **argv = calloc((size_t)cluster->flag_count + 6, sizeof *argv);
     char *profile = profile_path(cluster, process), *flag;
     static char name[] = "trainer";
     setpgid(0, 0);                    /* the parent passes Ctrl-C on, in order */
@@ -221,6 +228,10 @@ static void exec_member(const struct cluster *cluster, const struct process *pro
             argv[n++] = cluster->flags[i];
         }
         if (cluster->config->output.profile[0] != '\0' && profile && asprintf(&flag, "--profile=%s", profile) >= 0) {
+            argv[n++] = flag;
+        }
+        if (cluster->config->observe.http[0] != '\0' &&
+            asprintf(&flag, "--http=%s", is_chief(&process->member) ? cluster->config->observe.http : "") >= 0) {
             argv[n++] = flag;
         }
         execv("/proc/self/exe", argv);
@@ -317,11 +328,11 @@ static void describe_status(int status, char *text, size_t size)
 static void take_death(struct cluster *cluster, struct process *process, int status)
 {
     char how[96];
-    bool is_chief = process->member.role == MEMBER_WORKER && process->member.index == 0;
+    const bool chief = is_chief(&process->member);
     bool failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     pid_t pid = process->pid;
     process->pid = 0;
-    if (is_chief && !failed) {
+    if (chief && !failed) {
         leave(cluster, COMMAND_DONE, END_S); /* the others will stop as well */
         return;
     }
@@ -329,9 +340,9 @@ static void take_death(struct cluster *cluster, struct process *process, int sta
         return;
     }
     describe_status(status, how, sizeof how);
-    if (is_chief || process->member.role == MEMBER_PS) {
+    if (chief || process->member.role == MEMBER_PS) {
         log_error("%s (process %d) died: %s; the cluster stops", process->name, (int)pid, how);
-        leave(cluster, is_chief && WIFEXITED(status) ? WEXITSTATUS(status) : COMMAND_FAILED, 0);
+        leave(cluster, chief && WIFEXITED(status) ? WEXITSTATUS(status) : COMMAND_FAILED, 0);
     } else {
         log_warning("%s (process %d) died: %s; the others continue", process->name, (int)pid, how);
     }

@@ -18,6 +18,13 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
     return true;
 }
 
+void heartbeat_report_failure(const struct config *config, const struct identity *identity, const char *reason)
+{
+    (void)config;
+    (void)identity;
+    (void)reason;
+}
+
 void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
 {
     if (heartbeat) {
