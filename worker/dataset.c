@@ -119,15 +119,29 @@ static int inputs_given(const struct config *config)
     return follows ? 0 : config->model.layers[0];
 }
 
-static bool read_folders(struct examples *examples, struct image_shape *shape, bool is_logged, const char *path,
+static bool read_folders(struct examples *examples, struct image_shape *shape, bool is_logged, enum dataset_part part,
                          const struct config *config, struct overflow *overflow, struct error *error)
 {
-    char training[DATA_MAX_PATH];
+    char training[DATA_MAX_PATH], test[DATA_MAX_PATH];
     const struct config_data *data = &config->data;
+    const bool is_test = part == DATASET_TEST;
     *shape = data->shape;
-    return folders_find(training, data->data_dir, DATASET_TRAIN, error) &&
-           (shape->height > 0 || folders_shape(shape, training, data, inputs_given(config), is_logged, error)) &&
-           folders_read(examples, path, training, shape, data->max_bad_records, overflow, error);
+    if (!folders_find(training, data->data_dir, DATASET_TRAIN, error) ||
+        !folders_find(test, data->data_dir, DATASET_TEST, error)) {
+        return false;
+    }
+    if (is_test && test[0] == '\0' && data->test_share == 0) {
+        return error_set(error, "%s: has no folder test, and data.test_share is 0, so there are no pictures to test with",
+                         data->data_dir);
+    }
+    const struct folders_part wanted = {.path = is_test && test[0] != '\0' ? test : training,
+                                        .training = training,
+                                        .is_test = is_test,
+                                        .test_share = test[0] != '\0' ? 0 : data->test_share,
+                                        .needs_classes = !is_test && config->cluster.job_name == JOB_LOCAL,
+                                        .max_bad_records = data->max_bad_records};
+    return (shape->height > 0 || folders_shape(shape, training, data, inputs_given(config), is_logged, error)) &&
+           folders_read(examples, &wanted, shape, overflow, error);
 }
 
 /* Of pictures whose source gives a size itself. digits: in grey they are taken for digits like MNIST's. */
@@ -165,7 +179,7 @@ static bool read_part(struct examples *result, struct image_shape *shape, bool i
         done = tfrecord_files_read(&examples, &encoded, &config->data, part, overflow, error);
         break;
     case DATA_FOLDERS:
-        done = read_folders(&examples, shape, is_logged, found.folder, config, overflow, error);
+        done = read_folders(&examples, shape, is_logged, part, config, overflow, error);
         break;
     case DATA_TABLE:
         error_set(error, "%s: is a table; only pictures can be read without a model", origin->images);
@@ -720,6 +734,25 @@ void dataset_free(struct dataset *dataset)
     free(dataset->class_names);
     examples_free(&dataset->validation); /* the start of the memory of both */
     memset(dataset, 0, sizeof *dataset);
+}
+
+bool dataset_wants_test(bool *wanted, const struct config *config, struct error *error)
+{
+    struct found found = {.is_there = false};
+    enum data_source source;
+    *wanted = true;
+    if (config->data.test_share > 0) {
+        return true;
+    }
+    if (!found_choose(&found, &source, DATASET_TRAIN, config, error)) {
+        return false;
+    }
+    if (source == DATA_TABLE) {
+        return table_files_exist(wanted, config, DATASET_TEST, error);
+    }
+    const bool done = source != DATA_FOLDERS || folders_find(found.folder, config->data.data_dir, DATASET_TEST, error);
+    *wanted = source != DATA_FOLDERS || found.folder[0] != '\0';
+    return done;
 }
 
 bool dataset_load_test(struct examples *test, const struct config *config, const struct schema *schema,

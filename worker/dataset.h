@@ -77,6 +77,9 @@ void dataset_choose_metric(struct config *config, const struct dataset *dataset)
 /* Sets the layers that follow from the data, a suitable loss and metric, if the config leaves them open. */
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error);
 
+/* *wanted: false if there are no files to test with, and data.test_share holds nothing out of the others. */
+bool dataset_wants_test(bool *wanted, const struct config *config, struct error *error);
+
 /*
  * Loads the test set of the same source; freed with examples_free. One that does not fit into data.memory_mb is an
  * error. schema: of a table, which must outlive the examples; else NULL.

@@ -14,10 +14,10 @@
 #include "base/text/json.h"
 #include "worker/data/convert.h"
 #include "worker/data/files.h"
-#include "worker/data/folders.h"
-#include "worker/data/names.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/info.h"
+#include "worker/data/folders.h"
+#include "worker/data/names.h"
 #include "worker/dataset.h"
 
 /* --- data info --- */
@@ -59,8 +59,8 @@ struct data_summary {
     struct examples examples; /* their counts alone */
     struct dataset_origin origin;
     char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" except for IDX files */
+    struct names names;                                        /* of the classes of folders; none: numbers */
     int *class_counts;                                         /* [examples.classes] */
-    struct names classes;                                      /* if they have names */
     uint64_t zero_pixels, pixel_sum;
     double zeros; /* share of the pixels */
     double mean;  /* of the pixels, 0..255 */
@@ -87,13 +87,12 @@ static void add_to_summary(void *context, const uint8_t *images, const int32_t *
     }
 }
 
-/* Of folders that are called by their classes, not by numbers. */
-static bool read_names(struct data_summary *summary, const struct config *config, struct error *error)
+/* Of the classes, if they are not numbers. */
+static bool read_names(struct names *names, const struct config *config, struct error *error)
 {
     char training[DATA_MAX_PATH], *text = NULL;
-    bool done = folders_find(training, config->data.data_dir, DATASET_TRAIN, error) &&
-                folders_class_names(&text, training, error) &&
-                (!text || class_names_parse(&summary->classes, text, error));
+    const bool done = folders_find(training, config->data.data_dir, DATASET_TRAIN, error) &&
+                      folders_class_names(&text, training, error) && (!text || class_names_parse(names, text, error));
     free(text);
     return done;
 }
@@ -106,13 +105,13 @@ static bool summarize(struct data_summary *summary, enum dataset_part part, cons
     if (!dataset_visit(&summary->origin, part, config, &visitor, error)) {
         return false;
     }
+    if (summary->origin.source == DATA_FOLDERS && !read_names(&summary->names, config, error)) {
+        return false;
+    }
     const struct examples *all = &summary->examples;
     const double pixels = (double)all->count * (double)all->height * (double)all->width;
     summary->zeros = (double)summary->zero_pixels / pixels;
     summary->mean = (double)summary->pixel_sum / pixels;
-    if (summary->origin.source == DATA_FOLDERS && !read_names(summary, config, error)) {
-        return false;
-    }
     return summary->origin.source != DATA_IDX || (digest_file(summary->origin.images, summary->images_sha256, error) &&
                                                   digest_file(summary->origin.labels, summary->labels_sha256, error));
 }
@@ -120,7 +119,7 @@ static bool summarize(struct data_summary *summary, enum dataset_part part, cons
 static void summary_free(struct data_summary *summary)
 {
     free(summary->class_counts);
-    names_free(&summary->classes);
+    names_free(&summary->names);
 }
 
 static void show_as_json(const struct data_summary *summary, const char *part)
@@ -143,13 +142,11 @@ static void show_as_json(const struct data_summary *summary, const char *part)
     cJSON_AddNumberToObject(fields, "width", examples_columns(examples));
     cJSON_AddNumberToObject(fields, "channels", examples_channels(examples));
     cJSON_AddNumberToObject(fields, "classes", examples->classes);
-    if (summary->classes.count > 0) {
-        cJSON *names = cJSON_AddArrayToObject(fields, "class_names");
-        for (int i = 0; i < summary->classes.count; i++) {
-            json_append(names, cJSON_CreateString(summary->classes.items[i]));
-        }
-    }
     json_put(fields, "images_per_class", cJSON_CreateIntArray(summary->class_counts, examples->classes));
+    if (summary->names.count > 0) {
+        json_put(fields, "class_names",
+                 cJSON_CreateStringArray((const char *const *)summary->names.items, summary->names.count));
+    }
     cJSON_AddNumberToObject(fields, "zeros", summary->zeros);
     cJSON_AddNumberToObject(fields, "mean_pixel", summary->mean);
     log_event("data", fields, NULL);
@@ -169,11 +166,11 @@ static void show_as_text(const struct data_summary *summary, const char *part, i
         printf("  labels           %s\n  sha256, unpacked %s\n", summary->origin.labels, summary->labels_sha256);
     }
     printf("  pixels           %.1f%% are zero, mean %.1f of 255\n", 100 * summary->zeros, summary->mean);
-    for (int i = 0; i < summary->classes.count && i < examples->classes; i++) {
-        printf("%s  %s: %d\n", i == 0 ? "  images per class" : "                  ", summary->classes.items[i],
+    for (int i = 0; i < examples->classes && i < summary->names.count; i++) {
+        printf("%s  %s: %d\n", i == 0 ? "  images per class" : "                  ", summary->names.items[i],
                summary->class_counts[i]);
     }
-    for (int i = 0; i < examples->classes && summary->classes.count == 0; i++) {
+    for (int i = summary->names.count > 0 ? examples->classes : 0; i < examples->classes; i++) {
         const char *before = i == 0 ? "  images per class" : i % 5 == 0 ? "                  " : "";
         bool last_of_line = i % 5 == 4 || i + 1 == examples->classes;
         printf("%s  %3d: %-6d%s", before, i, summary->class_counts[i], last_of_line ? "\n" : "");

@@ -22,6 +22,7 @@
 #include "worker/data/files.h"
 #include "worker/data/image.h"
 #include "worker/data/names.h"
+#include "worker/data/table/dictionary.h"
 
 /* --- Names of classes --- */
 
@@ -105,6 +106,8 @@ struct collection {
     struct picture *pictures;
     int count, capacity;
     bool numbered;        /* all pictures' names are numbers */
+    int left_out;         /* files that are no pictures, and the first of them */
+    char left_out_names[160];
     bool classes_numbers; /* class names are the labels */
 };
 
@@ -112,6 +115,13 @@ static bool is_folder(const char *path)
 {
     struct stat status;
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+/* Folders that systems make by themselves. */
+static bool is_class(const char *path, const char *name)
+{
+    return is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
+           strcmp(name, "lost+found") != 0;
 }
 
 /* Names of the folders in a folder. */
@@ -126,7 +136,7 @@ static bool collection_list_classes(struct names *classes, const char *path, str
         if (!file_join(folder, sizeof folder, path, classes->items[i], error)) {
             return false;
         }
-        if (is_folder(folder)) {
+        if (is_class(folder, classes->items[i])) {
             char *swap = classes->items[kept];
             classes->items[kept++] = classes->items[i];
             classes->items[i] = swap;
@@ -188,14 +198,28 @@ static size_t read_head(const char *path, uint8_t *head, size_t size)
     return got > 0 ? (size_t)got : 0;
 }
 
+/* An empty file is none; one that cannot be looked at is reported when it is read. */
 static bool is_picture(const char *folder, const char *name)
 {
     enum { BEGINNING = 64 };
     uint8_t head[BEGINNING];
     char path[DATA_MAX_PATH];
     struct error error;
-    return is_called_picture(name) || !file_join(path, sizeof path, folder, name, &error) ||
-           image_is_known(head, read_head(path, head, sizeof head));
+    struct stat status;
+    if (!file_join(path, sizeof path, folder, name, &error) || stat(path, &status) != 0) {
+        return true;
+    }
+    return S_ISREG(status.st_mode) && status.st_size > 0 &&
+           (is_called_picture(name) || image_is_known(head, read_head(path, head, sizeof head)));
+}
+
+static void note_left_out(struct collection *collection, const char *class, const char *name)
+{
+    const size_t used = strlen(collection->left_out_names), size = sizeof collection->left_out_names;
+    enum { MOST_NAMED = 3 };
+    if (collection->left_out++ < MOST_NAMED) {
+        snprintf(collection->left_out_names + used, size - used, "%s%.24s/%.24s", used > 0 ? ", " : "", class, name);
+    }
 }
 
 static bool add_picture(struct collection *collection, char *name, int class_index)
@@ -225,7 +249,7 @@ static bool list_pictures(struct collection *collection, struct error *error)
                     names_list(&names, folder, "*", error);
         for (int k = 0; k < names.count && done; k++) {
             if (!is_picture(folder, names.items[k])) {
-                log_warning("%s/%s: is not a picture; left out", folder, names.items[k]);
+                note_left_out(collection, collection->classes.items[i], names.items[k]);
                 continue;
             }
             done = add_picture(collection, names.items[k], i) ||
@@ -365,6 +389,108 @@ static bool collection_path(const struct collection *collection, int picture, ch
     char folder[DATA_MAX_PATH];
     return file_join(folder, sizeof folder, collection->path, collection->classes.items[found->class_index], error) &&
            file_join(path, DATA_MAX_PATH, folder, found->name, error);
+}
+
+/* --- A share of the training pictures as the test --- */
+
+/* The key of a picture; equal bytes have equal keys. */
+static bool key_of(const struct collection *collection, int picture, uint64_t *key, struct error *error)
+{
+    char path[DATA_MAX_PATH];
+    uint8_t *bytes;
+    size_t size;
+    if (!collection_path(collection, picture, path, error) || !file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    *key = dictionary_hash(bytes, size);
+    free(bytes);
+    return true;
+}
+
+/* What the classes' keys are. */
+struct class_keys {
+    uint64_t smallest, largest;
+};
+
+/* Keys below this are for the test: the share, or, of very few pictures, the smallest that its class can spare. */
+static uint64_t find_limit(const struct class_keys *classes, int count, double share)
+{
+    const uint64_t limit = (uint64_t)(share * 0x1p64);
+    uint64_t floor = UINT64_MAX;
+    for (int i = 0; i < count; i++) {
+        floor = classes[i].smallest < classes[i].largest && classes[i].smallest < floor ? classes[i].smallest : floor;
+    }
+    return floor < UINT64_MAX && floor >= limit ? floor + 1 : limit;
+}
+
+/* Keeps the pictures of one side, in their order. */
+static void keep_side(struct collection *collection, const uint64_t *keys, const struct class_keys *classes,
+                      uint64_t limit, bool is_test)
+{
+    int kept = 0;
+    for (int i = 0; i < collection->count; i++) {
+        const struct picture picture = collection->pictures[i];
+        const bool is_tested = keys[i] < limit && keys[i] != classes[picture.class_index].largest;
+        if (is_tested == is_test) {
+            collection->pictures[kept++] = picture;
+        } else {
+            free(picture.name);
+        }
+    }
+    collection->count = kept;
+}
+
+static bool collection_split(struct collection *collection, double share, bool is_test, struct error *error)
+{
+    const size_t count = (size_t)collection->count, class_count = (size_t)collection->classes.count;
+    uint64_t *keys = calloc(count + 1, sizeof *keys);
+    struct class_keys *classes = calloc(class_count + 1, sizeof *classes);
+    bool done = (keys && classes) || error_set(error, "out of memory for %d pictures", collection->count);
+    for (size_t i = 0; done && i < class_count; i++) {
+        classes[i].smallest = UINT64_MAX;
+    }
+    for (int i = 0; done && i < collection->count; i++) {
+        done = key_of(collection, i, &keys[i], error);
+        struct class_keys *of_class = &classes[collection->pictures[i].class_index];
+        of_class->smallest = done && keys[i] < of_class->smallest ? keys[i] : of_class->smallest;
+        of_class->largest = done && keys[i] > of_class->largest ? keys[i] : of_class->largest;
+    }
+    if (done) {
+        keep_side(collection, keys, classes, find_limit(classes, (int)class_count, share), is_test);
+    }
+    free(keys);
+    free(classes);
+    return done;
+}
+
+static bool check_classes(const struct collection *collection, struct error *error)
+{
+    const int first = collection->count > 0 ? collection->pictures[0].class_index : 0;
+    for (int i = 0; i < collection->count; i++) {
+        if (collection->pictures[i].class_index != first) {
+            return true;
+        }
+    }
+    return collection->count == 0 ||
+           error_set(error,
+                     "%s: has pictures of one class, %s; there is nothing to learn with fewer than 2: a folder for each",
+                     collection->path, collection->classes.items[first]);
+}
+
+/* The pictures of a part; the log tells once which files of a folder are none. */
+static bool list_part(struct collection *collection, const struct folders_part *part, struct error *error)
+{
+    const bool is_split = part->test_share > 0;
+    if (!collection_list(collection, part->path, part->training, error)) {
+        return false;
+    }
+    if (collection->left_out > 0 && !(is_split && part->is_test)) {
+        log_warning("%s: %d file%s no picture%s and left out (%s%s)", part->path, collection->left_out,
+                    collection->left_out == 1 ? " is" : "s are", collection->left_out == 1 ? "" : "s",
+                    collection->left_out_names, collection->left_out > 3 ? ", ..." : "");
+    }
+    return (!part->needs_classes || check_classes(collection, error)) &&
+           (!is_split || collection_split(collection, part->test_share, part->is_test, error));
 }
 
 /* --- Loading --- */
@@ -673,18 +799,18 @@ bool folders_class_names(char **text, const char *training, struct error *error)
     return done;
 }
 
-bool folders_read(struct examples *examples, const char *path, const char *training, const struct image_shape *shape,
-                  int max_bad_records, struct overflow *overflow, struct error *error)
+bool folders_read(struct examples *examples, const struct folders_part *part, const struct image_shape *shape,
+                  struct overflow *overflow, struct error *error)
 {
     struct collection collection;
     struct builder builder = {.capacity = 0};
-    bool done = collection_list(&collection, path, training, error);
+    bool done = list_part(&collection, part, error);
     const uint64_t of_picture = image_values(shape) + sizeof *examples->labels;
     bool too_large = (uint64_t)collection.count * of_picture > overflow->limit;
     overflow_settle(overflow, collection.count);
     int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;
-    done = done && read_pictures(&collection, count, shape, max_bad_records, &builder, error) &&
-           (builder_finish(&builder, examples, error) || error_wrap(error, "%s", path)) &&
+    done = done && read_pictures(&collection, count, shape, part->max_bad_records, &builder, error) &&
+           (builder_finish(&builder, examples, error) || error_wrap(error, "%s", part->path)) &&
            (!too_large || make_source(overflow, &collection, shape, error));
     collection_free(&collection);
     builder_free(&builder);

@@ -4,8 +4,11 @@
  *
  * Class names that are numbers are the labels; otherwise classes are numbered in the order of their names. Pictures are
  * ordered by file name if the names are distinct numbers; else in a fixed order that mixes the classes, so that the
- * images held out for validation cover all of them. Other files are left out with a warning: those that neither are
- * called like pictures nor begin like one.
+ * images held out for validation cover all of them. Other files are left out with a warning: those that are empty, or
+ * neither are called like pictures nor begin like one.
+ *
+ * Without a folder for the test a share of the training pictures is: by a hash of their bytes, so that it is always the
+ * same and equal pictures stay together, but the last picture of a class is for training.
  */
 #ifndef WORKER_DATA_FOLDERS_H
 #define WORKER_DATA_FOLDERS_H
@@ -37,14 +40,22 @@ bool folders_class_names(char **text, const char *training, struct error *error)
 bool folders_shape(struct image_shape *shape, const char *training, const struct config_data *config, int inputs,
                    bool is_logged, struct error *error);
 
+struct folders_part {
+    const char *path;
+    const char *training; /* the folder of the training set, path itself or its sibling, which defines the classes */
+    bool is_test;
+    double test_share;   /* of the training pictures, which are the test; 0: it has a folder of its own */
+    bool needs_classes;  /* two at least */
+    int max_bad_records;
+};
+
 /*
- * training: the folder of the training set (path itself or its sibling), which defines the classes. All pictures are
- * fitted to the shape. One that cannot be read is an error that names it, but up to max_bad_records are left out, each
+ * All pictures are fitted to the shape. One that cannot be read is an error that names it, but up to max_bad_records are left out, each
  * with a warning. If the pictures exceed the overflow's limit and stream from disk, the error comes when the file is
  * read.
  */
-bool folders_read(struct examples *examples, const char *path, const char *training, const struct image_shape *shape,
-                  int max_bad_records, struct overflow *overflow, struct error *error);
+bool folders_read(struct examples *examples, const struct folders_part *part, const struct image_shape *shape,
+                  struct overflow *overflow, struct error *error);
 
 /* --- Names of classes --- */
 

@@ -304,9 +304,13 @@ static void put_numbers(struct proto *graph, const struct schema *schema)
     put_statistics(graph, schema, "trainer/fill", offsetof(struct schema_column, fill));
     put_statistics(graph, schema, "trainer/center", offsetof(struct schema_column, center));
     put_statistics(graph, schema, "trainer/scale", offsetof(struct schema_column, scale));
+    put_statistics(graph, schema, "trainer/low", offsetof(struct schema_column, low));
+    put_statistics(graph, schema, "trainer/high", offsetof(struct schema_column, high));
     onnx_node(graph, "IsNaN", MISSING, ONNX_NAMES("trainer/raw"), MISSING);
     onnx_node(graph, "Where", "trainer/filled", ONNX_NAMES(MISSING, "trainer/fill", "trainer/raw"), "trainer/filled");
-    onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/filled", "trainer/center"), "trainer/centered");
+    onnx_node(graph, "Max", "trainer/raised", ONNX_NAMES("trainer/filled", "trainer/low"), "trainer/raised");
+    onnx_node(graph, "Min", "trainer/bounded", ONNX_NAMES("trainer/raised", "trainer/high"), "trainer/bounded");
+    onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/bounded", "trainer/center"), "trainer/centered");
     onnx_node(graph, "Div", "trainer/scaled", ONNX_NAMES("trainer/centered", "trainer/scale"), "trainer/scaled");
     cast(graph, "trainer/scaled", TO_FLOAT, NUMBERS);
 }

@@ -37,6 +37,7 @@ struct prediction {
     struct budget_account *account;    /* of the text below; NULL: not counted */
     FILE *out;
     struct rows *rows;
+    bool *replaces; /* [columns]: it is of an earlier prediction */
     struct encoder encoder;
     struct examples examples; /* [BATCH] */
     float *outputs;           /* [BATCH, outputs] */
@@ -90,6 +91,9 @@ static bool append_row(struct prediction *self, const struct row *row)
     const char delimiter = rows_delimiter(self->rows);
     bool done = true;
     for (int i = 0; done && i < row->count; i++) {
+        if (self->replaces[i]) {
+            continue;
+        }
         char buffer[ROW_NUMBER_TEXT];
         size_t size = row->fields ? row->fields[i].size : 0;
         const char *text = row->fields ? row->fields[i].text : row_text(row, i, buffer, &size);
@@ -105,6 +109,9 @@ static void put_header(struct prediction *self)
     const char delimiter = rows_delimiter(self->rows);
     for (int i = 0; i < rows_columns(self->rows); i++) {
         const char *name = rows_column_name(self->rows, i);
+        if (self->replaces[i]) {
+            continue;
+        }
         csv_put(self->out, "", name, strlen(name), delimiter);
         fputc(delimiter, self->out);
     }
@@ -216,13 +223,24 @@ static bool add_incomplete(int64_t written, struct error *error)
     return false;
 }
 
+static bool find_replaced(struct prediction *self, struct error *error)
+{
+    const int columns = rows_columns(self->rows);
+    self->replaces = calloc((size_t)columns, sizeof *self->replaces);
+    for (int i = 0; self->replaces && i < columns; i++) {
+        self->replaces[i] = outcome_is_name(self->trained, rows_column_name(self->rows, i));
+    }
+    return self->replaces || error_set(error, "%s: out of memory for %d columns", rows_name(self->rows), columns);
+}
+
 /* All rows that self->rows has; closes them. */
 static bool predict_opened(struct prediction *self, struct error *error)
 {
     const struct schema *schema = self->schema;
     const size_t outputs = (size_t)schema_outputs(schema);
     bool done = encoder_begin(&self->encoder, schema, self->rows, false, error) &&
-                encoder_allocate(&self->examples, schema, BATCH, schema->task == TASK_INPUTS, error);
+                encoder_allocate(&self->examples, schema, BATCH, schema->task == TASK_INPUTS, error) &&
+                find_replaced(self, error);
     self->outputs = malloc(BATCH * outputs * sizeof *self->outputs);
     if (done && (!self->outputs || !outcome_create(&self->outcome, self->trained))) {
         done = error_set(error, "out of memory while predicting %zu outputs", outputs);
@@ -232,6 +250,7 @@ static bool predict_opened(struct prediction *self, struct error *error)
         done = predict_all(self, error) || add_incomplete(self->written, error);
     }
     free(self->outputs);
+    free(self->replaces);
     outcome_free(&self->outcome);
     free(self->text);
     budget_release(self->account, self->text_capacity);
@@ -242,7 +261,8 @@ static bool predict_opened(struct prediction *self, struct error *error)
 }
 
 /*
- * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, then
+ * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, except those of an earlier
+ * prediction, then
  *
  *     classes      prediction, and probability_CLASS for each class; of two the second one's probability must reach the
  *                  model's threshold

@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "worker/data/image.h"
+#include "worker/data/signature.h"
 
 /* --- Features --- */
 
@@ -147,6 +148,8 @@ enum {
     VALUE = EXAMPLE_VALUE,
     LIST = FEATURE_LIST
 };
+
+enum { MOST_NAMED = 12, MOST_NAME_SHOWN = 64 };
 
 struct features {
     struct feature image, label, height, width, channels;
@@ -432,7 +435,14 @@ static bool read_bytes(struct example *example, const struct features *features,
     if (image_is_known(field.bytes, field.size)) {
         return decode_picture(example, &field, wanted, error);
     }
-    if (!shape_image(features, field.size, &example->image, error)) {
+    const bool has_shape = shape_image(features, field.size, &example->image, error);
+    const struct signature *found = signature_find(field.bytes, field.size);
+    const bool is_square = has_shape && example->image.width == example->image.height;
+    if (found && !is_square && strstr(found->what, "picture")) { /* raw pixels may begin in any way */
+        return error_set(error, "its image is %s, which is not read from TFRecord; store PNG, or raw pixels",
+                         found->what);
+    }
+    if (!has_shape) {
         return false;
     }
     example->image.pixels = (uint8_t *)(uintptr_t)field.bytes; /* read only, as the header says */
@@ -542,6 +552,37 @@ static bool is_like_last(struct example *example, const uint8_t *record, size_t 
     return true;
 }
 
+/* Adds to the error which features the record has instead; returns false. */
+static bool add_names(const uint8_t *record, size_t size, struct error *error)
+{
+    struct proto_reader example = proto_read(record, size);
+    struct proto_field field, entry, key, value;
+    struct error before = *error;
+    int named = 0;
+    while (proto_next(&example, &field)) {
+        struct proto_reader map = proto_read(field.bytes, field.wire == PROTO_BYTES ? field.size : 0);
+        while (field.number == FEATURES && proto_next(&map, &entry)) {
+            if (entry.number != ENTRY || entry.wire != PROTO_BYTES || !feature_entry(&entry, &key, &value) ||
+                !key.bytes || named == MOST_NAMED) {
+                continue;
+            }
+            before = *error;
+            error_set(error, "%s%s %.*s", before.text, named++ == 0 ? "; it has" : ",",
+                      (int)(key.size < MOST_NAME_SHOWN ? key.size : MOST_NAME_SHOWN), (const char *)key.bytes);
+        }
+    }
+    before = *error;
+    return named > 0 ? error_set(error, "%s: name them with --image_feature and --label_feature", before.text) : false;
+}
+
+static bool say_no_image(const struct features *features, const struct example_names *names, struct error *error)
+{
+    return error_set(error,
+                     features->image.kind == FEATURE_NONE ? "it has no feature \"%s\" for its image"
+                                                          : "its feature \"%s\" is integers, not an image",
+                     names->image);
+}
+
 bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,
                     struct error *error)
 {
@@ -551,9 +592,14 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
     }
     example->image = (struct image){0};
     example->encoded = false;
-    if (!read_features(&features, names, record, size, error) ||
-        !example_label(&features.label, names, &example->label, error)) {
+    if (!read_features(&features, names, record, size, error)) {
         return false;
+    }
+    if (!example_label(&features.label, names, &example->label, error)) {
+        return features.label.kind == FEATURE_NONE && add_names(record, size, error);
+    }
+    if (features.image.kind == FEATURE_NONE) {
+        return say_no_image(&features, names, error) || add_names(record, size, error);
     }
     if (features.image.kind == FEATURE_BYTES) {
         if (!read_bytes(example, &features, &names->shape, error)) {
@@ -567,10 +613,7 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
     if (features.image.kind == FEATURE_FLOATS) {
         return read_floats(example, &features, &names->shape, error);
     }
-    return error_set(error,
-                     features.image.kind == FEATURE_NONE ? "it has no feature \"%s\" for its image"
-                                                         : "its feature \"%s\" is integers, not an image",
-                     names->image);
+    return say_no_image(&features, names, error);
 }
 
 void example_free(struct example *example)

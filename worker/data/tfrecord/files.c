@@ -309,6 +309,9 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
 static bool pass_over(struct reading *reading, struct error *error)
 {
     if (reading->bad >= reading->config->max_bad_records) {
+        if (reading->count == 0 && reading->bad == 0 && reading->config->max_bad_records == 0) {
+            return false; /* not even the first is as expected, which more often is a matter of names */
+        }
         return error_wrap(error, reading->bad == 0 ? "damaged data (raise --max_bad_records to skip it)"
                                                    : "more damaged data than --max_bad_records");
     }

@@ -202,7 +202,8 @@ static void reasons(void **state)
     const float half = 0.5f, dark = -1, two[] = {0, 2}, light = 256;
     refuses(&map, "it has no feature \"label\" for its label");
     put_integers(&map, "label", &label, 1);
-    refuses(&map, "it has no feature \"image_raw\" for its image");
+    refuses(&map, "it has no feature \"image_raw\" for its image; it has label: name them with --image_feature and "
+                  "--label_feature");
     put_integers(&map, "label", &label, 1);
     put_integers(&map, "image_raw", &label, 1);
     refuses(&map, "its feature \"image_raw\" is integers, not an image");
