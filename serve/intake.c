@@ -259,12 +259,11 @@ bool intake_add_base64(struct intake *intake, struct json_value text, struct err
     char *base64 = malloc(2 * room);
     uint8_t *bytes = (uint8_t *)base64 + room;
     bool done = base64 || error_set(error, "out of memory for the picture");
-    done = done &&
-           (sodium_base642bin(bytes, room, base64, json_unescape(text, base64), "\r\n", &size, NULL,
-                              sodium_base64_VARIANT_ORIGINAL) == 0 ||
-            sodium_base642bin(bytes, room, base64, json_unescape(text, base64), "\r\n", &size, NULL,
-                              sodium_base64_VARIANT_URLSAFE_NO_PADDING) == 0 ||
-            error_set(error, "b64 is not base64"));
+    done = done && (sodium_base642bin(bytes, room, base64, json_unescape(text, base64), "\r\n", &size, NULL,
+                                      sodium_base64_VARIANT_ORIGINAL) == 0 ||
+                    sodium_base642bin(bytes, room, base64, json_unescape(text, base64), "\r\n", &size, NULL,
+                                      sodium_base64_VARIANT_URLSAFE_NO_PADDING) == 0 ||
+                    error_set(error, "b64 is not base64"));
     done = done && (intake_add_picture(intake, bytes, size, error) || error_wrap(error, "its picture"));
     free(base64);
     budget_release(intake->account, 2 * room);

@@ -128,8 +128,7 @@ static bool read_type(struct tensor *tensor, struct json_value value, struct err
 {
     char name[32];
     return tensor_type_find(value, &tensor->type) ||
-           error_set(error,
-                     "datatype: %s; it is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES",
+           error_set(error, "datatype: %s; it is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES",
                      json_text(value, name, sizeof name) ? name
                      : value.kind == JSON_NONE           ? "is missing"
                                                          : "is not a text");
@@ -392,6 +391,19 @@ static void put_tensors(struct text_buffer *text, const struct version *version,
     json_write_close(text, ']');
 }
 
+/* Of pictures: height, width and channels, and how others are fitted. */
+static void put_shape(struct text_buffer *text, const struct image_shape *shape)
+{
+    if (shape->height > 0) {
+        json_write_open(text, "image_shape", '[');
+        json_write_integer(text, NULL, shape->height);
+        json_write_integer(text, NULL, shape->width);
+        json_write_integer(text, NULL, shape->channels);
+        json_write_close(text, ']');
+        json_write_string(text, "image_fit", shape->digits ? "digits" : "scale");
+    }
+}
+
 void open_inference_describe(struct text_buffer *text, const struct served *served, const struct version *version)
 {
     char number[24];
@@ -405,6 +417,7 @@ void open_inference_describe(struct text_buffer *text, const struct served *serv
     put_tensors(text, version, put_tensor, "inputs", "outputs");
     json_write_open(text, "parameters", '{');
     json_write_string(text, "digest", version->digest);
+    put_shape(text, &version->trained.shape);
     if (outcome_kind(&version->trained) != OUTCOME_ERROR) {
         char name[OUTCOME_NAME];
         json_write_open(text, "labels", '[');

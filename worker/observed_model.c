@@ -161,8 +161,9 @@ static void take_weights(struct engine *engine, const struct model *model, const
     units = units < most ? units : most;
     struct kept_weights kept = {.units = units, .channels = examples_channels(examples)};
     const int pixels = examples->height * examples_columns(examples);
-    kept.weights =
-        units > 0 && inputs == pixels * kept.channels ? calloc((size_t)pixels * (size_t)units, sizeof *kept.weights) : NULL;
+    kept.weights = units > 0 && inputs == pixels * kept.channels
+                       ? calloc((size_t)pixels * (size_t)units, sizeof *kept.weights)
+                       : NULL;
     if (kept.weights && walk_first_layer(engine, model, keep_row, &kept)) {
         pthread_mutex_lock(&self.mutex);
         float *old = self.weights;
