@@ -113,7 +113,7 @@ $(packages): base/deps/packages
 	@touch $@
 
 # Both scripts check again, by content, whether there is anything to do: a fresh checkout must not rebuild for minutes.
-build/deps/%.source: base/deps/fetch | $(packages)
+build/deps/%.source: base/deps/fetch base/deps/digests | $(packages)
 	@base/deps/fetch $* build/deps/source/$*
 	@touch $@
 

@@ -91,6 +91,26 @@ bool intake_column_is_text(const struct version *version, int column)
     return version->trained.schema->columns[column].kind == SCHEMA_CATEGORY;
 }
 
+void intake_describe_column(struct text_buffer *text, const struct version *version, int column)
+{
+    enum { MOST_CATEGORIES = 1000 };
+    const struct schema_column *from = &version->trained.schema->columns[column];
+    if (from->kind == SCHEMA_CATEGORY) {
+        json_write_open(text, "categories", '[');
+        for (int i = 0; i < from->categories.count && i < MOST_CATEGORIES; i++) {
+            json_write_string(text, NULL, dictionary_text(&from->categories, i));
+        }
+        json_write_close(text, ']');
+    } else if (from->center != 0 || from->scale != 1) {
+        /* By their center (mean, median), or from the least to the most. */
+        const bool is_center = from->center == from->fill;
+        json_write_open(text, "typical", '[');
+        json_write_number(text, NULL, is_center ? from->center - 2 * from->scale : from->center);
+        json_write_number(text, NULL, is_center ? from->center + 2 * from->scale : from->center + from->scale);
+        json_write_close(text, ']');
+    }
+}
+
 /* --- rows --- */
 
 void intake_charge(struct intake *intake, struct budget_account *account)

@@ -63,6 +63,9 @@ int intake_columns(const struct version *version);
 const char *intake_column_name(const struct version *version, int column);
 bool intake_column_is_text(const struct version *version, int column);
 
+/* What was seen in training, for people: `"categories": [...]`, or `"typical": [low, high]` of a number, if known. */
+void intake_describe_column(struct text_buffer *text, const struct version *version, int column);
+
 /*
  * Adds a table row of [intake_columns] fields in that order; an empty one is missing. row: its number in the request.
  */

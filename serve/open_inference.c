@@ -369,6 +369,47 @@ static void put_tensor(struct text_buffer *text, const char *name, enum tensor_t
     json_write_close(text, '}');
 }
 
+/* Of pictures: height, width and channels, and how others are fitted. */
+static void put_shape(struct text_buffer *text, const struct image_shape *shape)
+{
+    if (shape->height > 0) {
+        json_write_open(text, "image_shape", '[');
+        json_write_integer(text, NULL, shape->height);
+        json_write_integer(text, NULL, shape->width);
+        json_write_integer(text, NULL, shape->channels);
+        json_write_close(text, ']');
+        json_write_string(text, "image_fit", shape->digits ? "digits" : "scale");
+    }
+}
+
+/* Names of outputs, and what was seen in a table's columns. */
+static void put_parameters(struct text_buffer *text, const struct version *version)
+{
+    const bool has_labels = outcome_kind(&version->trained) != OUTCOME_ERROR;
+    char name[OUTCOME_NAME];
+    json_write_open(text, "parameters", '{');
+    json_write_string(text, "digest", version->digest);
+    put_shape(text, &version->trained.shape);
+    if (has_labels) {
+        json_write_open(text, "labels", '[');
+        for (int i = 0; i < outcome_count(&version->trained); i++) {
+            json_write_string(text, NULL, outcome_name(&version->trained, i, name));
+        }
+        json_write_close(text, ']');
+    }
+    if (!version_is_of_pictures(version)) {
+        json_write_open(text, "columns", '[');
+        for (int i = 0; i < intake_columns(version); i++) {
+            json_write_open(text, NULL, '{');
+            json_write_string(text, "name", intake_column_name(version, i));
+            intake_describe_column(text, version, i);
+            json_write_close(text, '}');
+        }
+        json_write_close(text, ']');
+    }
+    json_write_close(text, '}');
+}
+
 /* All inputs and outputs, as `put` writes one. */
 static void put_tensors(struct text_buffer *text, const struct version *version,
                         void (*put)(struct text_buffer *text, const char *name, enum tensor_type type, int width),
@@ -391,19 +432,6 @@ static void put_tensors(struct text_buffer *text, const struct version *version,
     json_write_close(text, ']');
 }
 
-/* Of pictures: height, width and channels, and how others are fitted. */
-static void put_shape(struct text_buffer *text, const struct image_shape *shape)
-{
-    if (shape->height > 0) {
-        json_write_open(text, "image_shape", '[');
-        json_write_integer(text, NULL, shape->height);
-        json_write_integer(text, NULL, shape->width);
-        json_write_integer(text, NULL, shape->channels);
-        json_write_close(text, ']');
-        json_write_string(text, "image_fit", shape->digits ? "digits" : "scale");
-    }
-}
-
 void open_inference_describe(struct text_buffer *text, const struct served *served, const struct version *version)
 {
     char number[24];
@@ -415,18 +443,7 @@ void open_inference_describe(struct text_buffer *text, const struct served *serv
     json_write_close(text, ']');
     json_write_string(text, "platform", "trainer");
     put_tensors(text, version, put_tensor, "inputs", "outputs");
-    json_write_open(text, "parameters", '{');
-    json_write_string(text, "digest", version->digest);
-    put_shape(text, &version->trained.shape);
-    if (outcome_kind(&version->trained) != OUTCOME_ERROR) {
-        char name[OUTCOME_NAME];
-        json_write_open(text, "labels", '[');
-        for (int i = 0; i < outcome_count(&version->trained); i++) {
-            json_write_string(text, NULL, outcome_name(&version->trained, i, name));
-        }
-        json_write_close(text, ']');
-    }
-    json_write_close(text, '}');
+    put_parameters(text, version);
     json_write_close(text, '}');
 }
 

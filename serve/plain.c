@@ -32,7 +32,9 @@ static void see_rows(void *context, const struct examples *examples, const float
 {
     struct onlooker *onlooker = context;
     struct call *call = onlooker->call;
-    drift_add(&call->version->drift, examples, outputs);
+    if (!call->is_trial) {
+        drift_add(&call->version->drift, examples, outputs);
+    }
     if (call->is_kept) {
         const struct text_buffer *raw = &onlooker->raw;
         const struct answers answers = {

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/version.h"
+#include "observe/files.h"
 #include "observe/metrics.h"
 #include "serve/page.h"
 #include "serve/protocol.h"
@@ -573,6 +574,7 @@ enum { MOST_SMALL = 4096 /* bytes of a body that is not a prediction's */ };
 
 static struct http_route routes[] = {
     {"/", HTTP_METHOD_GET, true, false, 0, page_get},
+    {"/app.css", HTTP_METHOD_GET, true, false, 0, files_get},
     {"/try.css", HTTP_METHOD_GET, true, false, 0, page_get},
     {"/try.js", HTTP_METHOD_GET, true, false, 0, page_get},
     {"/openapi.json", HTTP_METHOD_GET, true, false, 0, page_openapi},

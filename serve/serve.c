@@ -120,8 +120,8 @@ static bool add_models(const struct command_call *call, struct service *service,
         return error_set(error, "out of memory for %d models", count);
     }
     if (call->operand_count == 0 && call->config->output.train_dir[0] == '\0') {
-        return error_set(error,
-                         "which model? Name its folder: trainer serve run1, or trainer serve digits=run1 plant=run2");
+        return error_set(
+            error, "no model given: name its folder, as in trainer serve run1 or trainer serve digits=run1 plant=run2");
     }
     for (int i = 0; i < call->operand_count; i++) {
         if (!add_model(service, call->config, call->operands[i], error)) {

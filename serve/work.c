@@ -163,10 +163,12 @@ static void fail(struct call *call, int status, const char *why)
         budget_explain(call->account, &error);
         why = error.text;
     }
-    atomic_fetch_add(refusal == BUDGET_GONE    ? &counts->left
-                     : refusal == BUDGET_LATER ? &counts->refused
-                                               : &counts->faulty,
-                     1);
+    if (!call->is_trial) {
+        atomic_fetch_add(refusal == BUDGET_GONE    ? &counts->left
+                         : refusal == BUDGET_LATER ? &counts->refused
+                                                   : &counts->faulty,
+                         1);
+    }
     status = refusal == BUDGET_NEVER ? 413 : refusal != BUDGET_FITS ? 503 : status;
     call_end(call);
     text_buffer_free(&call->text);
@@ -353,7 +355,8 @@ static bool read_call(const struct work *work, struct call *call, struct intake 
 {
     struct unpacked unpacked = {.bytes = NULL};
     call->first = intake->examples.count;
-    call->is_kept = call->served->log && request_log_wants(call->served->log);
+    call->is_trial = http_request_header(call->request, "trainer-try");
+    call->is_kept = !call->is_trial && call->served->log && request_log_wants(call->served->log);
     call->first_raw = intake->raw.size;
     intake->keeps = call->is_kept && call->version->trained.schema;
     intake->lent.count = 0;
@@ -469,16 +472,24 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
                          version_outputs(version), &alone, error);
 }
 
-/* Outputs of those who have gone may not have been computed. */
+static bool has_trial(const struct call *calls)
+{
+    while (calls && !calls->is_trial) {
+        calls = calls->next;
+    }
+    return calls;
+}
+
+/* Outputs of those who have gone may not have been computed, and trials do not count. */
 static void compare(const struct worker *worker, struct version *version, const struct call *calls)
 {
     const struct examples *rows = &worker->intake.examples;
-    if (!one_has_gone(calls)) {
+    if (!one_has_gone(calls) && !has_trial(calls)) {
         drift_add(&version->drift, rows, worker->outputs);
         return;
     }
     for (const struct call *call = calls; call; call = call->next) {
-        if (call->lent.count == 0 && call->count > 0 && !budget_is_closed(call->account)) {
+        if (call->lent.count == 0 && call->count > 0 && !call->is_trial && !budget_is_closed(call->account)) {
             const struct examples part = examples_part(rows, call->first, call->count);
             drift_add(&version->drift, &part, outputs_at(worker, version, call->first));
         }
@@ -519,7 +530,7 @@ static bool forward_lent(struct worker *worker, struct version *version, const s
     if (!forward_parts(engine, &call->lent, call->count, outputs, version_outputs(version), &alone, error)) {
         return false;
     }
-    if (!budget_is_closed(call->account)) {
+    if (!call->is_trial && !budget_is_closed(call->account)) {
         drift_add(&version->drift, &call->lent, outputs);
     }
     return true;
@@ -585,14 +596,16 @@ static void answer(struct worker *worker, struct call *call)
     if (call->is_kept) {
         keep(&worker->intake, call, &answers);
     }
-    atomic_fetch_add(&call->served->counts.answered, 1);
+    if (!call->is_trial) {
+        atomic_fetch_add(&call->served->counts.answered, 1);
+        count_latency(call);
+    }
     snprintf(more, sizeof more, "Model-Name: %s\r\nModel-Version: %lld\r\n%s", call->served->name,
              (long long)version->number, headers);
     if (call->tail.size == 0 && call->text.size >= PACK_LEAST) {
         const bool busy = work_waiting(worker->work) > worker->work->options.workers;
         pack_answer(&worker->packer, call->request, busy, &call->text, more, sizeof more);
     }
-    count_latency(call);
     call_end(call);
     http_answer(call->request, &(struct http_answer){.status = 200,
                                                      .type = type,

@@ -32,6 +32,7 @@ struct call {
     int first, count;        /* its rows in the intake; for lent rows, among the outputs */
     struct examples lent;    /* pictures computed in place in its body; count 0: none */
     const float *numbers;    /* likewise, for wide rows; NULL: they are in the intake */
+    bool is_trial;           /* from the try-out page: not part of the traffic that drift, log and counts are about */
     bool is_kept;            /* in the log of requests */
     size_t first_raw;        /* then, for a table: their offset in the intake's raw rows... */
     size_t raw_size;         /* ...and how many bytes they take */

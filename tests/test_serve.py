@@ -794,7 +794,7 @@ def test_models_beyond_their_memory_are_refused(trainer, tmp_path):
     (["run", "--max_queue=0"], "--max_queue: must be a number from 1"),
     (["x", "y"], "two models are called model"),
     (["a/b=x"], "not a model's name"),
-    ([], "which model?"),
+    ([], "no model given"),
 ])
 def test_misuse(trainer, tmp_path, arguments, message):
     (port,) = free_ports(1)

@@ -379,18 +379,19 @@ static void scan_begin(struct scanner *scanner, const char *text, size_t size, s
 
 static bool scan_document(struct scanner *scanner)
 {
-    if (!check_utf8(scanner) || !skip_space(scanner) || !scan_value(scanner, 0) || !skip_space(scanner)) {
+    if (!skip_space(scanner) || !scan_value(scanner, 0) || !skip_space(scanner)) {
         return false;
     }
     return scanner->at == scanner->end || fail(scanner, scanner->at, "text after the end of the JSON value");
 }
 
-static bool check(const char *text, size_t size, bool is_data, struct json_place *place, struct error *error)
+static bool check(const char *text, size_t size, bool is_utf8, bool is_data, struct json_place *place,
+                  struct error *error)
 {
     struct scanner scanner;
     scan_begin(&scanner, text, size, error);
     scanner.is_data = is_data;
-    bool good = scan_document(&scanner);
+    bool good = (!is_utf8 || check_utf8(&scanner)) && scan_document(&scanner);
     if (!good) {
         *place = place_of(scanner.begin, scanner.wrong);
     }
@@ -399,12 +400,17 @@ static bool check(const char *text, size_t size, bool is_data, struct json_place
 
 bool json_check(const char *text, size_t size, struct json_place *place, struct error *error)
 {
-    return check(text, size, false, place, error);
+    return check(text, size, true, false, place, error);
 }
 
 bool json_check_data(const char *text, size_t size, struct json_place *place, struct error *error)
 {
-    return check(text, size, true, place, error);
+    return check(text, size, true, true, place, error);
+}
+
+bool json_check_bytes(const char *text, size_t size, struct json_place *place, struct error *error)
+{
+    return check(text, size, false, false, place, error);
 }
 
 /* cJSON passes over a mark only if more than one byte follows it. */
