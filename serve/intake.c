@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sodium.h>
+
 #include "serve/request_log.h"
 #include "worker/data/image.h"
 #include "worker/data/table/schema.h"
@@ -261,6 +263,30 @@ bool intake_add_picture(struct intake *intake, const uint8_t *bytes, size_t size
     }
     free(pixels);
     budget_release(intake->account, needs);
+    return done;
+}
+
+bool intake_add_base64(struct intake *intake, struct json_value text, struct error *error)
+{
+    if (text.kind != JSON_STRING) {
+        return error_set(error, "b64 is %s, not a text", json_kind_name(text.kind));
+    }
+    const size_t room = text.size + 1;
+    size_t size;
+    if (!budget_charge(intake->account, 2 * room, error)) {
+        return false;
+    }
+    char *base64 = malloc(2 * room);
+    uint8_t *bytes = (uint8_t *)base64 + room;
+    bool done = base64 || error_set(error, "out of memory for the picture");
+    done = done && (sodium_base642bin(bytes, room, base64, json_unescape(text, base64), "\r\n", &size, NULL,
+                                      sodium_base64_VARIANT_ORIGINAL) == 0 ||
+                    sodium_base642bin(bytes, room, base64, json_unescape(text, base64), "\r\n", &size, NULL,
+                                      sodium_base64_VARIANT_URLSAFE_NO_PADDING) == 0 ||
+                    error_set(error, "b64 is not base64"));
+    done = done && (intake_add_picture(intake, bytes, size, error) || error_wrap(error, "its picture"));
+    free(base64);
+    budget_release(intake->account, 2 * room);
     return done;
 }
 

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "base/text/json_value.h"
 #include "base/text/json_writer.h"
 #include "serve/model.h"
 #include "worker/data/table/csv.h"
@@ -74,6 +75,9 @@ bool intake_add_fields(struct intake *intake, const struct csv_field *fields, in
 bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error *error);
 /* A picture as in a file (worker/data/image.h), of any size; it is fitted as in training. */
 bool intake_add_picture(struct intake *intake, const uint8_t *bytes, size_t size, struct error *error);
+
+/* The same from a JSON text in base64, as TensorFlow Serving's clients send bytes: {"b64": "..."}. */
+bool intake_add_base64(struct intake *intake, struct json_value text, struct error *error);
 bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row, struct error *error);
 
 /*

@@ -128,8 +128,7 @@ static bool read_type(struct tensor *tensor, struct json_value value, struct err
 {
     char name[32];
     return tensor_type_find(value, &tensor->type) ||
-           error_set(error,
-                     "datatype: %s; it is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES",
+           error_set(error, "datatype: %s; it is BOOL, UINT8 to UINT64, INT8 to INT64, FP16, BF16, FP32, FP64 or BYTES",
                      json_text(value, name, sizeof name) ? name
                      : value.kind == JSON_NONE           ? "is missing"
                                                          : "is not a text");
@@ -370,6 +369,19 @@ static void put_tensor(struct text_buffer *text, const char *name, enum tensor_t
     json_write_close(text, '}');
 }
 
+/* Of pictures: height, width and channels, and how others are fitted. */
+static void put_shape(struct text_buffer *text, const struct image_shape *shape)
+{
+    if (shape->height > 0) {
+        json_write_open(text, "image_shape", '[');
+        json_write_integer(text, NULL, shape->height);
+        json_write_integer(text, NULL, shape->width);
+        json_write_integer(text, NULL, shape->channels);
+        json_write_close(text, ']');
+        json_write_string(text, "image_fit", shape->digits ? "digits" : "scale");
+    }
+}
+
 /* Names of outputs, and what was seen in a table's columns. */
 static void put_parameters(struct text_buffer *text, const struct version *version)
 {
@@ -377,6 +389,7 @@ static void put_parameters(struct text_buffer *text, const struct version *versi
     char name[OUTCOME_NAME];
     json_write_open(text, "parameters", '{');
     json_write_string(text, "digest", version->digest);
+    put_shape(text, &version->trained.shape);
     if (has_labels) {
         json_write_open(text, "labels", '[');
         for (int i = 0; i < outcome_count(&version->trained); i++) {

@@ -352,7 +352,7 @@ static bool field_of_json(struct json_body *body, enum tensor_type type, const s
     return true;
 }
 
-static bool text_of_bytes(struct reader *reader, struct csv_field *field, struct error *error)
+static bool next_bytes(struct reader *reader, struct csv_field *field, struct error *error)
 {
     const struct tensor *tensor = reader->tensor;
     uint32_t size;
@@ -366,7 +366,13 @@ static bool text_of_bytes(struct reader *reader, struct csv_field *field, struct
     }
     *field = (struct csv_field){.text = (const char *)tensor->bytes + reader->offset, .size = size};
     reader->offset += size;
-    return utf8_check(field->text, size) || error_set(error, "is not UTF-8; encode texts as UTF-8");
+    return true;
+}
+
+static bool text_of_bytes(struct reader *reader, struct csv_field *field, struct error *error)
+{
+    return next_bytes(reader, field, error) &&
+           (utf8_check(field->text, field->size) || error_set(error, "is not UTF-8; encode texts as UTF-8"));
 }
 
 static bool check_truth(enum tensor_type type, uint8_t byte, struct error *error)
@@ -596,14 +602,40 @@ static bool lend_pictures(struct intake *intake, const struct tensor *tensor, bo
            intake_lend_numbers(intake, (const float *)(const void *)tensor->bytes, tensor->rows, failed, error);
 }
 
+/* Pictures as in files: of binary tensors their bytes, of JSON base64. */
+static bool add_encoded(struct intake *intake, const struct tensor *tensor, struct error *error)
+{
+    struct reader reader = {.index = 0};
+    bool done = true;
+    reader_begin(&reader, tensor);
+    for (int64_t row = 0; done && row < tensor->rows; row++) {
+        struct csv_field field;
+        struct json_value value;
+        if (tensor->bytes) {
+            done = next_bytes(&reader, &field, error) &&
+                   intake_add_picture(intake, (const uint8_t *)field.text, field.size, error);
+        } else {
+            done = next_value(&reader, &value) ? intake_add_base64(intake, value, error)
+                                               : say_count(&reader, (size_t)tensor->rows, error);
+        }
+        done = done || error_wrap(error, "picture %lld", (long long)row);
+    }
+    return done && reader_ends(&reader, error);
+}
+
 bool tensor_add_pictures(struct intake *intake, const struct tensor *tensor, struct error *error)
 {
     const size_t inputs = (size_t)version_inputs(intake->version);
     struct reader reader = {.index = 0};
     bool done = true, failed = false;
+    if (tensor->type == TENSOR_BYTES && tensor->width == 1) {
+        return add_encoded(intake, tensor, error);
+    }
     if (tensor->width != inputs || tensor->type == TENSOR_BYTES) {
-        return error_set(error, "has rows of %zu values of %s; the model's pictures have %zu numbers", tensor->width,
-                         types[tensor->type].name, inputs);
+        return error_set(error,
+                         "has rows of %zu values of %s; the model's pictures have %zu numbers, or are one value of "
+                         "BYTES, a JPEG or PNG",
+                         tensor->width, types[tensor->type].name, inputs);
     }
     if (lend_pictures(intake, tensor, &failed, error) || failed) {
         return !failed;
@@ -625,14 +657,24 @@ bool tensor_add_pictures(struct intake *intake, const struct tensor *tensor, str
 
 /* --- Rows of JSON --- */
 
-/* A single input may be named, as in TensorFlow Serving: {"images": [...]}. */
+/* A single input may be named, as in TensorFlow Serving: {"images": [...]}, {"images": {"b64": "..."}}. */
 static bool unwrap_picture(struct json_value *value, int64_t row, struct error *error)
 {
     struct json_walk members = json_walk(*value);
     struct json_value name, other;
     return value->kind != JSON_OBJECT ||
            (json_next_member(&members, &name, value) && !json_next_member(&members, &name, &other)) ||
-           error_set(error, "row %lld: a picture is an array of numbers, or {\"images\": [...]}", (long long)row);
+           error_set(error, "row %lld: a picture is an array of numbers, {\"images\": [...]} or {\"b64\": \"...\"}",
+                     (long long)row);
+}
+
+/* {"b64": ...}: then the value is what stands there. */
+static bool is_base64(struct json_value *value)
+{
+    const struct json_value text = value->kind == JSON_OBJECT ? json_member(*value, "b64") : *value;
+    const bool is_there = value->kind == JSON_OBJECT && text.kind != JSON_NONE;
+    *value = is_there ? text : *value;
+    return is_there;
 }
 
 static bool add_picture(struct intake *intake, struct json_value value, int64_t row, struct error *error)
@@ -689,7 +731,13 @@ static bool add_row(struct json_body *body, struct intake *intake, struct json_v
                     struct error *error)
 {
     if (version_is_of_pictures(intake->version)) {
-        return unwrap_picture(&value, row, error) && add_picture(intake, value, row, error);
+        bool is_encoded = is_base64(&value);
+        if (!is_encoded && !unwrap_picture(&value, row, error)) {
+            return false;
+        }
+        is_encoded = is_encoded || is_base64(&value);
+        return is_encoded ? intake_add_base64(intake, value, error) || error_wrap(error, "row %lld", (long long)row)
+                          : add_picture(intake, value, row, error);
     }
     if (value.kind == JSON_OBJECT || value.kind == JSON_ARRAY) {
         return add_record(body, intake, value, row, error);

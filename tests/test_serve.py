@@ -1,6 +1,7 @@
 """trainer serve: KServe's protocol through Triton's own client, TensorFlow Serving's REST interface, plain posts;
 swaps, faults and load. Its answers must equal those of `trainer predict` and of onnxruntime."""
 
+import base64
 import concurrent.futures
 import csv
 import gzip
@@ -170,6 +171,30 @@ def test_a_picture_as_it_is(trainer, served, digits):
     assert numpy.float32(best) == numpy.float32(said["top"][0]["probability"])
 
 
+def test_encoded_pictures_on_every_route(served, client, digits):
+    """A JPEG of another size is fitted as in training, whichever way it comes."""
+    _, pictures, _, _ = digits
+    file = io.BytesIO()
+    Image.fromarray(pictures[5]).resize((57, 57)).save(file, "JPEG")
+    jpeg = file.getvalue()
+    text = {"b64": base64.b64encode(jpeg).decode()}
+    wanted = served.post("/predict", jpeg, content_type="image/jpeg")["probabilities"]
+    answer = served.post("/v1/models/digits:predict", {"instances": [text, {"images": text}]})
+    assert answer["predictions"] == [wanted, wanted]
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [1], "data": [text["b64"]]}
+    answer = served.post("/v2/models/digits/infer", {"inputs": [tensor]})
+    assert answer["outputs"][0]["data"] == wanted
+    got = asked(client, numpy.array([[jpeg]], object), "BYTES", True).as_numpy("probabilities")
+    numpy.testing.assert_array_equal(got[0], numpy.array(wanted, numpy.float32))
+    for wrong, said in (({"b64": "!"}, "b64 is not base64"), ({"b64": 7}, "number"),
+                        ({"b64": "R0lGODlhAAAAAAAA"}, "is a GIF picture, which is not read")):
+        assert said in served.post("/v1/models/digits:predict", {"instances": [wrong]}, status=400)["error"]
+    cut = base64.b64encode(jpeg[:200]).decode()
+    assert "is a JPEG" in served.post("/v1/models/digits:predict", {"instances": [{"b64": cut}]}, status=400)["error"]
+    parameters = client.get_model_metadata("digits")["parameters"]
+    assert (parameters["image_shape"], parameters["image_fit"]) == ([28, 28, 1], "digits")
+
+
 @pytest.mark.parametrize("floating", [False, True])
 def test_pictures_as_an_array_of_numpy(served, digits, floating):
     _, pictures, probabilities, _ = digits
@@ -310,7 +335,7 @@ def test_faulty_lengths_of_the_binary_extension(served, length, message):
 @pytest.mark.parametrize("body, message", [
     ({"instances": [[0] * 784, [0] * 3]}, "row 1: has 3 values, the model's pictures have 784"),
     ({"instances": 5}, "the rows are"),
-    ({"instances": [[0] * 784, {}]}, 'row 1: a picture is an array of numbers, or {"images": [...]}'),
+    ({"instances": [[0] * 784, {}]}, 'row 1: a picture is an array of numbers, {"images": [...]} or {"b64": "..."}'),
     ({"instances": [{"images": [0] * 784, "more": 1}]}, "row 0: a picture is an array"),
     ({"instances": [{"images": {"images": [0] * 784}}]}, "row 0: value 0: is an object"),
     ({"instances": [], "inputs": []}, 'wants "instances"'),

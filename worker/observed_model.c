@@ -16,6 +16,7 @@
 #include "observe/observe.h"
 #include "worker/column_weights.h"
 #include "worker/dashboard/first_layer.h"
+#include "worker/data/image.h"
 #include "worker/data/table/schema.h"
 
 enum {
@@ -172,26 +173,32 @@ static bool walk_first_layer(struct engine *engine, const struct model *model, t
     return done;
 }
 
+/* Of a pixel's colours the mean is shown. */
 struct kept_weights {
-    float *weights;
-    int units;
+    float *weights; /* [pixels, units], begins as zeros */
+    int units, channels;
 };
 
 static void keep_row(void *context, int input, const float *row, int units)
 {
     const struct kept_weights *kept = context;
+    float *sums = kept->weights + (size_t)(input / kept->channels) * (size_t)kept->units;
     (void)units;
-    memcpy(kept->weights + (size_t)input * (size_t)kept->units, row, (size_t)kept->units * sizeof *row);
+    for (int i = 0; i < kept->units; i++) {
+        sums[i] += row[i] / (float)kept->channels;
+    }
 }
 
-static void take_weights(struct engine *engine, const struct model *model, int height, int width)
+static void take_weights(struct engine *engine, const struct model *model, const struct examples *examples)
 {
     const int inputs = model->variables[0].rows, most = MOST_WEIGHTS / inputs;
     int units = model->variables[0].cols < MOST_UNITS ? model->variables[0].cols : MOST_UNITS;
     units = units < most ? units : most;
-    struct kept_weights kept = {.units = units};
-    kept.weights =
-        units > 0 && inputs == height * width ? malloc((size_t)inputs * (size_t)units * sizeof *kept.weights) : NULL;
+    struct kept_weights kept = {.units = units, .channels = examples_channels(examples)};
+    const int pixels = examples->height * examples_columns(examples);
+    kept.weights = units > 0 && inputs == pixels * kept.channels
+                       ? calloc((size_t)pixels * (size_t)units, sizeof *kept.weights)
+                       : NULL;
     if (kept.weights && walk_first_layer(engine, model, keep_row, &kept)) {
         pthread_mutex_lock(&self.mutex);
         float *old = self.weights;
@@ -203,9 +210,19 @@ static void take_weights(struct engine *engine, const struct model *model, int h
     free(kept.weights);
 }
 
+/* A picture, of colours their luma. */
+static void copy_grey(uint8_t *to, const struct examples *examples, int example, size_t pixels)
+{
+    const size_t channels = (size_t)examples_channels(examples);
+    const uint8_t *from = examples->images + (size_t)example * pixels * channels;
+    for (size_t i = 0; i < pixels; i++, from += channels) {
+        to[i] = channels == 1 ? from[0] : image_luma(from[0], from[1], from[2]);
+    }
+}
+
 static void take_mistakes(const struct evaluation *evaluation, const struct examples *examples)
 {
-    const size_t bytes = (size_t)examples->height * (size_t)examples->width;
+    const size_t bytes = (size_t)examples->height * (size_t)examples_columns(examples);
     const int most = (int)(MOST_PIXELS / bytes);
     const int count = evaluation->worst_count < most ? evaluation->worst_count : most;
     pthread_mutex_lock(&self.mutex);
@@ -221,7 +238,7 @@ static void take_mistakes(const struct evaluation *evaluation, const struct exam
         snprintf(self.mistakes[i].predicted, sizeof self.mistakes[i].predicted, "%.31s",
                  evaluation_name(evaluation, worst->predicted, text));
         self.mistakes[i].confidence = worst->confidence;
-        memcpy(self.pixels + (size_t)i * bytes, examples->images + (size_t)worst->example * bytes, bytes);
+        copy_grey(self.pixels + (size_t)i * bytes, examples, worst->example, bytes);
     }
     pthread_mutex_unlock(&self.mutex);
 }
@@ -291,8 +308,8 @@ static void take_views(const struct evaluation *evaluation, struct engine *engin
         self.extras.columns = self.column_count > 0 ? columns_json : NULL;
     } else if (!examples_are_rows(examples)) {
         self.height = examples->height;
-        self.width = examples->width;
-        take_weights(engine, model, examples->height, examples->width);
+        self.width = examples_columns(examples);
+        take_weights(engine, model, examples);
         self.extras.weights = self.weights ? weights_json : NULL;
         if (examples->images && examples->labels) {
             take_mistakes(evaluation, examples);

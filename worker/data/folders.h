@@ -41,15 +41,15 @@ struct folders_part {
     const char *path;
     const char *training; /* the folder of the training set, path itself or its sibling, which defines the classes */
     bool is_test;
-    double test_share;   /* of the training pictures, which are the test; 0: it has a folder of its own */
-    bool needs_classes;  /* two at least */
+    double test_share;  /* of the training pictures, which are the test; 0: it has a folder of its own */
+    bool needs_classes; /* two at least */
     int max_bad_records;
 };
 
 /*
- * All pictures are fitted to the shape. One that cannot be read is an error that names it, but up to max_bad_records are left out, each
- * with a warning. If the pictures exceed the overflow's limit and stream from disk, the error comes when the file is
- * read.
+ * All pictures are fitted to the shape. One that cannot be read is an error that names it, but up to max_bad_records
+ * are left out, each with a warning. If the pictures exceed the overflow's limit and stream from disk, the error comes
+ * when the file is read.
  */
 bool folders_read(struct examples *examples, const struct folders_part *part, const struct image_shape *shape,
                   struct overflow *overflow, struct error *error);
