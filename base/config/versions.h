@@ -74,13 +74,13 @@ bool versions_lower_floor(const char *config_path, uint64_t version, struct erro
 /* Fails if the version is below the floor. */
 bool versions_check_floor(const char *config_path, uint64_t number, struct error *error);
 
-*For a member,
-    before it reads its config : if `current`,
-                                 or a file of the version that it names,
-                                 is damaged,
-                                 they are *set aside and the newest other version that is whole comes into force,
-                                 or the file alone.The fleet then brings what *it is at; so nothing is done where ps 0 is, except for `current`. failed: a version that must not come into force;
-0 : *none.* / void versions_heal(const char *config_path, uint64_t failed);
+/*
+ * For a member, before it reads its config: if `current`, or a file of the version that it names, is damaged, they are
+ * set aside and the newest other version that is whole comes into force, or the file alone. The fleet then brings what
+ * it is at; so nothing is done where ps 0 is, except for `current`. failed: a version that must not come into force; 0:
+ * none.
+ */
+void versions_heal(const char *config_path, uint64_t failed);
 
 /* Does ps 0 run here, from which all others get versions and programs? */
 bool versions_lead(const char *config_path);
