@@ -10,7 +10,6 @@
 #include "base/config/schema.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/text/json.h"
 
 enum { SHOWN_DIGEST = 16 }; /* hex digits shown to people */
 

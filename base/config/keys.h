@@ -124,6 +124,9 @@ struct config_origin *config_origin_of(const struct config *config, const struct
 /* The name that messages give the origin of SOURCE_ENVIRONMENT values: "TF_CONFIG". */
 const char *config_environment_name(const struct config *config);
 
+/* json_put, or json_append if name is NULL, where memory must be there: ends the process if it is not. */
+void json_must_put(cJSON *object, const char *name, cJSON *value);
+
 /* The shortest decimal that reads back as the same double: 0.1, 100, 1e-08. */
 void config_number_text(double number, char text[32]);
 

@@ -10,7 +10,6 @@
 
 #include "base/config/keys.h"
 #include "base/memory.h"
-#include "base/text/json.h"
 
 enum { LAYERS = CONFIG_MAX_LAYERS - 1, NAME_SIZE = 24 };
 
@@ -111,7 +110,7 @@ cJSON *layer_devices_json(const int *devices)
         snprintf(layer, sizeof layer, "layer%d", i);
         device_name(devices[i], device);
         if (devices[i] != LAYER_ANYWHERE) {
-            json_must_put(object, layer, cJSON_CreateString(device));
+            must_have(cJSON_AddStringToObject(object, layer, device), 0, "JSON");
         }
     }
     return object;

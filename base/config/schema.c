@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/config/keys.h"
-#include "base/text/json.h"
 
 static const char schema_dialect[] = "https://json-schema.org/draft/2020-12/schema";
 static const char host_pattern[] = "^(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):[0-9]{1,5}$";

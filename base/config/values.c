@@ -45,6 +45,12 @@ static int companion_value(const struct config_key *key, const struct config *co
     return *(const int *)field;
 }
 
+void json_must_put(cJSON *object, const char *name, cJSON *value)
+{
+    const bool done = name ? json_put(object, name, value) : json_append(object, value);
+    must_have(done ? object : NULL, 0, "JSON");
+}
+
 void config_number_text(double number, char text[32])
 {
     for (int digits = 15; digits <= 17; digits++) {

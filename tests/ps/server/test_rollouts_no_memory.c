@@ -78,7 +78,7 @@ static void a_proposal_is_taken_or_refused(void **state)
         nth++;
         assert_true(nth < MOST_FAILURES);
     }
-    assert_true(refusals > 1); /* while it was read, checked and stored */
+    assert_true(refusals > 0); /* while it was read, checked and stored */
     end();
 }
 
