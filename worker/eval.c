@@ -63,14 +63,16 @@ static bool load_test(struct eval *eval, struct error *error)
     examples_free(&eval->test);
     evaluation_destroy(&eval->evaluation);
     eval->model = *model;
-    return read_test(eval, error) &&
-           evaluation_create(&eval->evaluation,
-                             &(struct evaluation_options){.train = &eval->trained.config.train,
-                                                          .outputs = model->layers[model->layer_count - 1],
-                                                          .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
-                                                          .targets = eval->test.targets,
-                                                          .schema = eval->trained.schema},
-                             error);
+    if (!read_test(eval, error)) {
+        return false;
+    }
+    evaluation_create(&eval->evaluation,
+                      &(struct evaluation_options){.train = &eval->trained.config.train,
+                                                   .outputs = model->layers[model->layer_count - 1],
+                                                   .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
+                                                   .targets = eval->test.targets,
+                                                   .schema = eval->trained.schema});
+    return true;
 }
 
 /* eval->trained is open. */
@@ -142,7 +144,8 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
     if (!file_exists(folder)) {
         return true;
     }
-    if (!checkpoint_folder_find(folder, &newest, error)) {
+    if (!checkpoint_use_key(follower->config->output.checkpoint_key, error) ||
+        !checkpoint_folder_find(folder, &newest, error)) {
         return false;
     }
     int64_t step = newest ? checkpoint_file_info(newest)->global_step : -1;
