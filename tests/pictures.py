@@ -74,9 +74,11 @@ def try_out(chromium, path, folder):
 def main():
     to = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs" / "pictures")
     to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, browser.Browser(pathlib.Path(name) / "browser", (1280, 720)) as chromium:
-        live(chromium, to / "live.png", pathlib.Path(name))
-        try_out(chromium, to / "try-out.png", pathlib.Path(name))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with browser.Browser(folder / "browser", (1280, 720)) as chromium:
+            live(chromium, to / "live.png", folder)
+            try_out(chromium, to / "try-out.png", folder)
 
 
 if __name__ == "__main__":

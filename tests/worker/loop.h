@@ -468,7 +468,6 @@ void __wrap_progress_end(struct progress *progress)
 /* A chief alone, with six steps to take; nothing is due before the end. */
 static inline int loop_set_up(void **state)
 {
-    struct error error;
     (void)state;
     memset(&loop, 0, sizeof loop);
     told();
