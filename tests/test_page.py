@@ -590,6 +590,7 @@ def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
         chromium.wait_until("(page.shown.points.values.loss || []).filter(y => y !== null).length > 2")
         chromium.wait_until("charts.overview.charts.get('loss').graph")
         chromium.screenshot(screenshots / "page-real.png")
+        chromium.wait_for_text(["Optimizer", "Batch size", "synthetic digits"])
         said = {"charts": ["Memory of this process"], "members": ["local", "training"],
                 "events": ["started", "validation"], "config": ["No rollout in progress."], "checkpoints": ["model-00"],
                 "model": ["784 – 64 – 10", "accuracy, higher is better"]}

@@ -414,7 +414,7 @@ class Chart {
             labels, series, legend: 'never', connectSeparatedPoints: true,
             highlightCircleSize: 3, logscale: page.logarithmic, labelsUTC: false, dateWindow: page.zoom,
             gridLineColor: color('line'), axisLineColor: color('strong'), axisLabelFontSize: 11, rightGap: 8,
-            xRangePad: 4, yRangePad: 8, animatedZooms: false,
+            xRangePad: 8, yRangePad: 8, animatedZooms: false,
             axes: {
                 x: {drawGrid: false, axisLabelWidth: 70, pixelsPerLabel: 80, ...this.xAxis()},
                 y: {axisLabelWidth: 58, pixelsPerLabel: 34, ...this.yAxis()},

@@ -130,6 +130,7 @@ static void take_settings(struct told *told, const struct proto_field *table)
     free(lines);
     json_write_close(&text, '}');
     json_write_close(&text, '}');
+    text_buffer_add(&text, "%c", 0);
     board_set_about(told->board, text_buffer_take(&text, &size));
 }
 
