@@ -439,7 +439,7 @@ class Chart {
         if (page.axis === 'time')
             return {ticker: Dygraph.dateTicker, axisLabelFormatter: Dygraph.dateAxisLabelFormatter};
         if (page.axis === 'relative') return {ticker: relativeTicks};
-        return {ticker: (from, to, pixels) => ticksOf(from, to, Math.min(pixels / 80, to - from), stepLabel)
+        return {ticker: (from, to, pixels) => ticksOf(from, to, Math.min(pixels / 60, to - from), stepLabel)
             .filter(tick => Number.isInteger(tick.v))};
     }
 
