@@ -1373,7 +1373,9 @@ function drawColumns(answer) {
 const MATRIX_MOST = 24; // with more classes only their accuracy is shown
 
 function drawClasses(answer) {
-    const classes = list(answer && answer.classes), most = Math.max(1, ...classes.flatMap(each => each.predicted));
+    const classes = list(answer && answer.classes);
+    const mistakes = classes.flatMap((each, row) => each.predicted.filter((_, i) => i !== row));
+    const most = mistakes.reduce((size, many) => Math.max(size, many), 1);
     byId('classes-panel').hidden = !classes.length;
     if (!classes.length) return;
     const isMatrix = classes.length <= MATRIX_MOST;
@@ -1390,8 +1392,8 @@ function drawClasses(answer) {
         make('td', {class: 'number'}, count(each.examples)),
         ...(isMatrix ? each.predicted.map((many, i) => {
             const cell = make('td', {class: `number ${i === row ? 'right' : many ? 'wrong' : 'quiet'}`}, count(many));
-            const weight = i === row ? 0.3 : 0.2 + 0.4 * many / Math.max(1, most - each.correct);
-            if (many) cell.style.setProperty('--share', `${Math.round(100 * Math.min(0.6, weight))}%`);
+            const weight = i === row ? 30 : 15 + 40 * many / most;
+            if (many) cell.style.setProperty('--share', `${Math.round(weight)}%`);
             return cell;
         }) : []))));
 }
