@@ -622,6 +622,7 @@ static void create_evaluation(struct training *training)
                                                .rows = examples_are_rows(&dataset->train) ? rows : 0,
                                                .targets = dataset->train.targets,
                                                .schema = dataset->schema,
+                                               .class_names = dataset->class_names,
                                                .bins =
                                                    examples_are_rows(&dataset->train) && validates_together(training)};
     evaluation_create(&training->evaluation, &options);

@@ -371,7 +371,8 @@ static void put_confusions(struct event *event, const struct evaluation *evaluat
         int64_t taken = evaluation->confusions[(size_t)label * (size_t)classes + (size_t)predicted];
         pixels[i] = (uint8_t)(255 - (all > 0 ? 255 * taken / all : 0));
     }
-    if (image_encode_png(pixels, side, side, &png, &size, &error)) {
+    const struct image image = {.width = side, .height = side, .channels = 1, .pixels = pixels};
+    if (image_encode_png(&image, &png, &size, &error)) {
         event_image(event, "validation/confusion", side, side, png, size);
         free(png);
     }
@@ -630,8 +631,12 @@ static void put_images(struct summary *summary, double wall_s)
         size_t size;
         struct error error;
         snprintf(tag, sizeof tag, "input/image/%d", i);
-        if (image_encode_png(train->images + (size_t)i * pixels, train->width, train->height, &png, &size, &error)) {
-            event_image(event, tag, train->width, train->height, png, size);
+        const struct image image = {.width = examples_columns(train),
+                                    .height = train->height,
+                                    .channels = examples_channels(train),
+                                    .pixels = train->images + (size_t)i * pixels};
+        if (image_encode_png(&image, &png, &size, &error)) {
+            event_image(event, tag, image.width, image.height, png, size);
             free(png);
         }
     }

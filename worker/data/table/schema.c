@@ -37,8 +37,15 @@ struct schema_column *schema_add(struct schema *schema, const char *name, enum s
     }
     schema->columns = columns;
     struct schema_column *column = &columns[schema->count];
-    *column = (struct schema_column){
-        .name = strdup(name), .role = role, .kind = kind, .scale = 1, .input = -1, .place = -1, .code = -1};
+    *column = (struct schema_column){.name = strdup(name),
+                                     .role = role,
+                                     .kind = kind,
+                                     .scale = 1,
+                                     .low = -INFINITY,
+                                     .high = INFINITY,
+                                     .input = -1,
+                                     .place = -1,
+                                     .code = -1};
     if (!column->name) {
         return NULL;
     }
@@ -201,6 +208,8 @@ static cJSON *column_json(const struct schema_column *column)
     } else {
         done = done && add_double(object, "center", column->center) && add_double(object, "scale", column->scale) &&
                add_double(object, "fill", column->fill);
+        done = done && (isinf(column->low) || add_double(object, "low", column->low)) &&
+               (isinf(column->high) || add_double(object, "high", column->high));
     }
     if (!done) {
         cJSON_Delete(object);
@@ -264,6 +273,12 @@ static bool get_double(const cJSON *object, const char *name, double *number)
     return isfinite(*number);
 }
 
+/* One that may be missing, and then stays as it is. */
+static bool get_bound(const cJSON *object, const char *name, double *number)
+{
+    return !cJSON_HasObjectItem(object, name) || get_double(object, name, number);
+}
+
 static bool get_categories(struct schema_column *column, const cJSON *array)
 {
     const cJSON *item;
@@ -295,7 +310,8 @@ static bool get_column(struct schema *schema, const cJSON *object)
         return get_categories(column, cJSON_GetObjectItemCaseSensitive(object, "categories"));
     }
     return get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
-           get_double(object, "fill", &column->fill) && column->scale != 0;
+           get_double(object, "fill", &column->fill) && column->scale != 0 && get_bound(object, "low", &column->low) &&
+           get_bound(object, "high", &column->high) && column->low <= column->high;
 }
 
 static bool get_columns(struct schema *schema, const cJSON *root)
@@ -366,6 +382,10 @@ static bool same_column(const struct schema_column *there, const struct schema_c
     if (there->center != here->center || there->scale != here->scale || there->fill != here->fill) {
         return error_set(error, "column %.64s has centre %.9g and scale %.9g there, %.9g and %.9g here", here->name,
                          there->center, there->scale, here->center, here->scale);
+    }
+    if (there->low != here->low || there->high != here->high) {
+        return error_set(error, "column %.64s is used from %.9g to %.9g there, and from %.9g to %.9g here", here->name,
+                         there->low, there->high, here->low, here->high);
     }
     return say_categories(there, here, error);
 }

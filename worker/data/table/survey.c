@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,22 @@ static bool is_listed(const struct string_list *list, const struct rows *rows, i
     return false;
 }
 
+/* "a, b, c, ..." */
+static void list_columns(const struct rows *rows, char *text, size_t size)
+{
+    enum { MOST_LISTED = 12 };
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < rows_columns(rows) && used < size; i++) {
+        const bool is_more = i == MOST_LISTED;
+        used += (size_t)snprintf(text + used, size - used, "%s%.32s", i > 0 ? ", " : "",
+                                 is_more ? "..." : rows_column_name(rows, i));
+        if (is_more) {
+            return;
+        }
+    }
+}
+
 /* Names in the config must be columns. */
 static bool check_name(const struct rows *rows, const char *key, const char *name, struct error *error)
 {
@@ -44,8 +61,10 @@ static bool check_name(const struct rows *rows, const char *key, const char *nam
     for (int i = 0; i < rows_columns(rows); i++) {
         suggest_offer(&suggestion, rows_column_name(rows, i));
     }
-    return error_set(error, "data.%s: %s has no column %.64s among its %d%s%.64s%s", key, rows_name(rows), name,
-                     rows_columns(rows), suggestion.best ? "; did you mean " : "; `trainer data info` lists them",
+    char names[400];
+    list_columns(rows, names, sizeof names);
+    return error_set(error, "data.%s: %s has no column %.64s among its %d (%s)%s%.64s%s", key, rows_name(rows), name,
+                     rows_columns(rows), names, suggestion.best ? "; did you mean " : "",
                      suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
 }
 
@@ -100,7 +119,7 @@ static bool is_collected(const struct survey *survey, const struct survey_column
            (column->use == USE_TARGET && (survey->loss == LOSS_AUTO || survey->loss == LOSS_SOFTMAX));
 }
 
-static void forget(struct survey *survey)
+void survey_forget(struct survey *survey)
 {
     survey->rows = 0;
     survey->bytes = 0;
@@ -129,8 +148,8 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
 {
     const int count = rows_columns(rows);
     *survey = (struct survey){.counts_all = counts_all, .loss = config->train.loss};
-    if (rows_left_out(rows)[0] != '\0') {
-        log_warning("%s; it is left out", rows_left_out(rows));
+    for (int i = 0; rows_left_out(rows, i)[0] != '\0'; i++) {
+        log_warning("%s; it is left out", rows_left_out(rows, i));
     }
     if (!check_config(rows, &config->data, error)) {
         return false;
@@ -149,7 +168,7 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
         column->use = use_of(rows, i, &config->data);
         column->is_category = is_listed(&config->data.categorical, rows, i);
     }
-    forget(survey);
+    survey_forget(survey);
     if (config->data.scaling == SCALING_ROBUST && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
         return error_set(error, "%s: out of memory for the quantiles of %d columns", rows_name(rows), count);
     }
@@ -176,7 +195,13 @@ static bool say_text(const struct rows *rows, const struct row *row, int column,
     size_t size;
     const char *text = row_text(row, column, buffer, &size);
     const char *name = rows_column_name(rows, column);
-    if (kind == NUMBER_INFINITE) {
+    if (kind == NUMBER_MISSING) {
+        error_set(
+            error,
+            "column %.64s: \"%.*s\" is no target among numbers; fill it in, remove the row, or learn each value as "
+            "a class (--categorical=%.64s); --max_bad_records=N skips N such rows",
+            name, (int)(size < 32 ? size : 32), text, name);
+    } else if (kind == NUMBER_INFINITE) {
         error_set(error, "column %.64s: %.*s is not finite; leave the field empty if it is missing", name,
                   (int)(size < 32 ? size : 32), text);
     } else if (kind == NUMBER_FINITE) {
@@ -217,7 +242,8 @@ static bool count_value(struct survey *survey, struct survey_column *column, con
 {
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
-    const char *text = row_text(row, index, buffer, &size);
+    const bool is_class = column->use == USE_TARGET && !column->is_category;
+    const char *text = (is_class ? row_class : row_text)(row, index, buffer, &size);
     const int before = column->values.count;
     if ((before >= MOST_VALUES || survey->bytes >= MOST_BYTES) && dictionary_find(&column->values, text, size) < 0) {
         stop_counting(survey, column);
@@ -249,8 +275,9 @@ static void note_fault(struct survey_column *column, const struct rows *rows, co
     size_t size;
     const char *text = row_text(row, index, buffer, &size);
     column->texts += kind == NUMBER_TEXT;
+    column->marks += kind == NUMBER_MISSING;
     column->commas += kind == NUMBER_TEXT && is_with_decimal_comma(text, size);
-    column->infinite += kind != NUMBER_TEXT;
+    column->infinite += kind == NUMBER_INFINITE || kind == NUMBER_FINITE;
     if (column->first_text[0] == '\0') {
         say_text(rows, row, index, kind, &error);
         memcpy(column->first_text, error.text, sizeof column->first_text - 1);
@@ -265,18 +292,27 @@ static bool is_no_class(const struct survey_column *column)
            column->texts == 0;
 }
 
+static bool is_empty(const struct row *row, int index)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    return !row->fields || (row_text(row, index, buffer, &size), size == 0);
+}
+
 bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
 {
     struct survey_column *column = &survey->columns[index];
     double number = 0;
     const enum number_kind kind = row_number(row, index, &number);
-    if (kind == NUMBER_MISSING) {
+    const bool is_mark = kind == NUMBER_MISSING && column->use == USE_TARGET && !is_empty(row, index);
+    if (kind == NUMBER_MISSING && !is_mark) {
         column->missing++;
         return true;
     }
-    if (is_fault(kind, number)) {
+    if (is_mark || is_fault(kind, number)) {
         note_fault(column, rows, row, index, kind);
-        column->is_collected |= kind == NUMBER_TEXT && column->numbers.count + column->numbers.in_chunk == 0;
+        column->is_collected |=
+            (is_mark || kind == NUMBER_TEXT) && column->numbers.count + column->numbers.in_chunk == 0;
     } else {
         moments_add(&column->numbers, number);
         if (kept) {
@@ -343,7 +379,8 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
         }
         double number = 0;
         const enum number_kind kind = row_number(row, i, &number);
-        if (must_be && kind == NUMBER_MISSING) {
+        const bool is_mark = column->use == USE_TARGET && !column->is_number && !is_empty(row, i);
+        if (must_be && kind == NUMBER_MISSING && !is_mark) {
             error_set(error, "column %.64s: is empty; a row needs its %s: fill it in, or remove the row", column->name,
                       column->use == USE_TARGET ? "target" : "weight");
             return row_wrap(rows, row, i, error);
@@ -361,7 +398,8 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
 static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *again, struct error *error)
 {
     const int64_t numbers = column->numbers.count;
-    if (column->is_category || column->texts + column->infinite == 0 || (numbers == 0 && column->infinite == 0)) {
+    const int64_t faults = column->texts + column->infinite + column->marks;
+    if (column->is_category || faults == 0 || (numbers == 0 && column->infinite == 0)) {
         return true;
     }
     if (column->texts > 0 && TEXT_SHARE * column->texts >= numbers + column->texts) {
@@ -386,7 +424,7 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
         }
     }
     if (*again) {
-        forget(survey);
+        survey_forget(survey);
     }
     return true;
 }

@@ -26,6 +26,7 @@ struct survey_column {
     size_t bytes;      /* of its values, approximately */
     uint64_t same;     /* of a feature: bit mask of the first 64 columns, for targets equal to it in every row so far */
     int64_t missing, texts, infinite;
+    int64_t marks;   /* of a target: marks of missing values, such as NA, which are classes of a target of texts */
     int64_t commas;  /* texts that are numbers with a decimal comma, such as 1,5 */
     bool is_integer; /* all numbers are integers */
     double minimum, maximum;
@@ -48,6 +49,9 @@ struct survey {
 bool survey_begin(struct survey *survey, const struct rows *rows, const struct config *config, bool counts_all,
                   struct error *error);
 void survey_free(struct survey *survey); /* safe on zeros */
+
+/* All rows are to be added again: everything but the columns' kinds is reset. */
+void survey_forget(struct survey *survey);
 
 /* Records one row, whose columns are those of the first file. Fails only if out of memory. */
 bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
