@@ -123,7 +123,7 @@ struct board {
     int64_t last_event;                 /* its id; 0: none */
     struct board_validation *validated; /* [BOARD_VALIDATIONS], that the history lacks yet */
     int validated_count;
-    char *about; /* JSON: command line and settings; NULL: not known */
+    char *about; /* JSON, ends with a zero byte: command line and settings; NULL: not known */
 
     /* Private to the server's thread. */
     struct history history;
@@ -153,7 +153,7 @@ void board_forget(struct board *board);
 void board_keep_history(struct board *board, const char *path);
 void board_save_history(struct board *board); /* a failure is logged once */
 
-/* Takes over `about`, which is malloc'd. */
+/* Takes over `about`, which is malloc'd and ends with a zero byte. */
 void board_set_about(struct board *board, char *about);
 
 /* A point of the history; the last of too many in a second are left out. */

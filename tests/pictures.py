@@ -23,7 +23,7 @@ from served import Served
 ROOT = pathlib.Path(__file__).parents[1]
 TRAINER = str(ROOT / "build" / "trainer")
 MOST_BYTES = 60_000
-COLORS = 96
+COLORS = 192
 
 
 def keep(chromium, path):
@@ -44,7 +44,7 @@ def live(chromium, path, folder):
         chromium.pretend("light", (1280, 720))
         chromium.open(f"http://127.0.0.1:{port}/")
         chromium.wait_until("typeof page !== 'undefined' && page.link === 'live' && charts.overview.charts.size > 3")
-        chromium.wait_for_text(["Validation loss", "best.safetensors"])
+        chromium.wait_for_text(["Validation loss", "best.safetensors", "Optimizer"])
         keep(chromium, path)
     finally:
         process.terminate()
@@ -62,7 +62,7 @@ def try_out(chromium, path, folder):
     with Served(TRAINER, "iris=species", cwd=folder) as server:
         chromium.pretend("light", (1280, 640))
         chromium.open(f"http://127.0.0.1:{server.port}/")
-        chromium.wait_until("typeof model !== 'undefined' && model")
+        chromium.wait_until("document.querySelector('#field-3')")
         for i, value in enumerate(["6.1", "2.8", "4.9", "1.7"]):
             chromium.run(f"byId('field-{i}').value = '{value}'")
         chromium.run("byId('columns').requestSubmit()")
@@ -74,9 +74,11 @@ def try_out(chromium, path, folder):
 def main():
     to = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "docs" / "pictures")
     to.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name, browser.Browser(pathlib.Path(name) / "browser", (1280, 720)) as chromium:
-        live(chromium, to / "live.png", pathlib.Path(name))
-        try_out(chromium, to / "try-out.png", pathlib.Path(name))
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        with browser.Browser(folder / "browser", (1280, 720)) as chromium:
+            live(chromium, to / "live.png", folder)
+            try_out(chromium, to / "try-out.png", folder)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,30 @@ def test_history_has_seconds_and_the_whole_run(watched):
     assert watched.get("/api/history?since=soon")[0] == 400
 
 
+def test_validations_are_points_of_their_own(watched):
+    history = watched.json("/api/history")["recent"]
+    values = history["values"]
+    points = [i for i, value in enumerate(values["metric:accuracy"]) if value is not None]
+    assert points and all(values["loss"][i] is None and values["metric:loss"][i] is not None for i in points)
+    told = {event["step"]: event["text"] for event in watched.json("/api/events")["events"]
+            if event["kind"] == "validation"}
+    steps = {history["global_step"][i]: values["metric:accuracy"][i] for i in points}
+    common = set(told) & set(steps)
+    assert common and all(told[step] == f"accuracy {100 * steps[step]:.2f}%" for step in common)
+
+
+def test_settings_and_classes(watched):
+    about = watched.json("/api/about")
+    assert about["settings"]["seed"] == "1" and about["settings"]["optimizer"] and about["settings"]["batch_size"]
+    assert "synthetic" in about["data"] and "--train_dir=digits" in about["command"]
+    assert not {"http", "train_dir", "lr_decay_steps", "beta1"} & set(about["settings"])
+    wait_until(lambda: "classes" in watched.json("/api/status")["run"]["extras"])
+    classes = watched.json("/api/classes")["classes"]
+    assert [each["name"] for each in classes] == list("0123456789")
+    for i, each in enumerate(classes):
+        assert sum(each["predicted"]) == each["examples"] and each["predicted"][i] == each["correct"]
+
+
 def test_first_layer_and_worst_mistakes_of_pictures(watched):
     wait_until(lambda: {"weights", "mistakes"} <= set(watched.json("/api/status")["run"]["extras"]))
     layer = watched.json("/api/weights")
@@ -212,7 +236,7 @@ def test_the_page_comes_compressed_and_is_not_sent_twice(watched):
         status, _, body = watched.get(path, {"Accept-Encoding": "gzip", "If-None-Match": headers["ETag"]})
         assert (status, body) == (304, b"")
         status, headers, plain = watched.get(path)  # curl, say, which accepts no gzip
-        assert status == 200 and headers["Content-Encoding"] is None and plain == gzip.decompress(packed)
+        assert status == 200 and headers.get("Content-Encoding") is None and plain == gzip.decompress(packed)
 
 
 def test_every_answer_has_the_headers_that_keep_browsers_safe(watched):
@@ -593,7 +617,8 @@ def test_a_page_hears_how_the_run_ended(trainer, tmp_path):
         told = stream.read().decode()  # http.client complains about a truncated stream
     finish(process, status=None)
     last = [line for line in told.splitlines() if line.startswith("data: ") and '"run"' in line][-1]
-    assert json.loads(last[6:])["run"]["state"] in ("done", "failed") and '"kind":"done"' in told
+    assert json.loads(last[6:])["run"]["state"] == "interrupted" and '"kind":"interrupted"' in told
+    assert json.loads(last[6:])["progress"]["eta_s"] is None
 
 
 def test_an_evaluator_shows_what_it_found(trainer, tmp_path):

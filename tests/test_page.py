@@ -590,6 +590,7 @@ def test_a_run_in_the_making(chromium, trainer, tmp_path, screenshots):
         chromium.wait_until("(page.shown.points.values.loss || []).filter(y => y !== null).length > 2")
         chromium.wait_until("charts.overview.charts.get('loss').graph")
         chromium.screenshot(screenshots / "page-real.png")
+        chromium.wait_for_text(["Optimizer", "Batch size", "synthetic digits"])
         said = {"charts": ["Memory of this process"], "members": ["local", "training"],
                 "events": ["started", "validation"], "config": ["No rollout in progress."], "checkpoints": ["model-00"],
                 "model": ["784 – 64 – 10", "accuracy, higher is better"]}
@@ -658,6 +659,12 @@ def test_the_dashboard_of_finished_runs(chromium, trainer, tmp_path, screenshots
     try:
         wait_for(lambda: answers(ports[1]), "answer")
         see(chromium, f"http://127.0.0.1:{ports[1]}/", "overview", ["sgd", "adam", "done", "300"])
+        states = chromium.run("page.runs.map(run => run.status.run.state)")
+        assert states == ["interrupted", "done"]
+        table = chromium.run("byId('compare-table').innerText")
+        assert "Optimizer" in table and "Learning rate" in table and "0.001" in table, table
+        tests = chromium.run("page.runs.map(run => Object.keys(run.status.progress.test))")
+        assert tests[0] == [] and "accuracy" in tests[1]
         turn_to(chromium, "charts")
         accuracy = "charts.charts.charts.get('metric:accuracy')"
         chromium.wait_until(f"{accuracy}?.graph?.numColumns() === 3")

@@ -119,7 +119,8 @@ def test_columns_are_filled_in(page, trainer, models, screenshots):
         wanted = server.post("/v1/models/kinds:predict", {"instances": [[5.1, 3.5, 1.4, 0.2, "clay"]]})["predictions"]
         values = chromium.run("[...document.querySelectorAll('#values tbody progress')].map(bar => bar.value)")
         numpy.testing.assert_allclose(values, wanted[0], atol=1e-6)
-        assert chromium.run("[...document.querySelectorAll('#known-4 option')].map(each => each.value)") == ["clay", "sand"]
+        known = "[...document.querySelectorAll('#known-4 option')].map(each => each.value)"
+        assert chromium.run(known) == ["clay", "sand"]
         assert "usually" in chromium.run("document.querySelector('#fields span').textContent")
         cells = chromium.run("[...document.querySelectorAll('#values td:nth-child(2)')].map(cell => cell.textContent)")
         assert all(re.fullmatch(r"\d+\.\d%", cell) for cell in cells), cells

@@ -2,6 +2,7 @@
 
 import subprocess
 
+import pexpect
 import pytest
 
 from clusters import Cluster
@@ -90,5 +91,16 @@ def test_the_table(cluster, trainer):
     assert [" ".join(line.split()[:2]) for line in lines[1:5]] == ["ps 0", "ps 1", "worker 0", "worker 1"]
 
 
-def test_without_hosts_it_asks_which_cluster(run):
+def test_rows_fit_the_terminal(cluster, trainer):
+    for columns in (60, 80, 120, 200):
+        process = pexpect.spawn(trainer, ["status", *cluster.hosts], cwd=str(cluster.folder), dimensions=(30, columns),
+                                encoding="utf-8", timeout=240)
+        process.expect(pexpect.EOF)
+        rows = [line for line in process.before.splitlines() if line.startswith(("MEMBER", "ps ", "worker "))]
+        assert len(rows) == 5 and max(map(len, rows)) <= columns, process.before
+        assert ("DEVICE" in rows[0]) == (columns == 200) and "STEPS/S" in rows[0], rows[0]
+
+
+def test_without_hosts_it_says_what_to_give(run):
+    assert "no cluster given: set ps_hosts" in run("status", status=2).stderr
     assert "--ps_hosts" in run("status", status=2).stderr

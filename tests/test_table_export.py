@@ -10,6 +10,7 @@ import sys
 import numpy
 import onnxruntime
 import pytest
+import wcwidth
 from safetensors import safe_open
 from sklearn.inspection import permutation_importance
 from sklearn.metrics import balanced_accuracy_score
@@ -247,6 +248,15 @@ def test_importance_is_scikit_learns(trainer, tmp_path):
         explained(trainer, tmp_path, "--data_dir=d")[1]["size"]
     text = run(trainer, "explain", "run", "d/train.csv", cwd=tmp_path).stdout
     assert "balanced_accuracy 0." in text and "on 700 rows; how much worse it gets" in text and "noise " in text
+
+
+def test_explain_aligns_by_columns_of_a_terminal(trainer, tmp_path):
+    names = ["größe", "身長", "x" * 60, "y"]
+    write(tmp_path / "d/train.csv", {**{name: [str(i % (k + 2)) for i in range(200)] for k, name in enumerate(names)},
+                                     "kind": ["ab"[i % 2] for i in range(200)]})
+    train(trainer, "--data_dir=d", "--target=kind", "--epochs=2", "--train_dir=run", cwd=tmp_path)
+    lines = run(trainer, "explain", "run", "d/train.csv", cwd=tmp_path).stdout.splitlines()[-4:]
+    assert len({wcwidth.wcswidth(line[:line.index("+-")]) for line in lines}) == 1, lines
 
 
 def test_what_cannot_be_explained(trainer, tmp_path):

@@ -65,8 +65,9 @@ static void add_command(struct text_buffer *text, char *const *arguments)
         text_buffer_add(&line, i > 0 ? " " : "");
         add_argument(&line, arguments[i]);
     }
-    char *command = arguments ? text_buffer_take(&line, &size) : NULL;
-    json_write_string(text, "command", command);
+    text_buffer_add(&line, "%c", 0);
+    char *command = text_buffer_take(&line, &size);
+    json_write_string(text, "command", arguments ? command : NULL);
     free(command);
 }
 
@@ -84,6 +85,7 @@ void observed_about(const struct config *config, char *const *arguments, const c
     json_write_string(&text, "data", data);
     add_settings(&text, config);
     json_write_close(&text, '}');
+    text_buffer_add(&text, "%c", 0);
     observe_about(text_buffer_take(&text, &size));
 }
 

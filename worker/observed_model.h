@@ -1,6 +1,7 @@
 /*
  * The views into the model on the page of a run: for pictures the first layer's weights and the worst mistakes, for
- * tables each column's weight; how often which class is taken for which. Taken at validations, at most every few seconds; served on request.
+ * tables each column's weight; at most every few seconds. How often which class is taken for which, at each
+ * validation. Served on request.
  */
 #ifndef WORKER_OBSERVED_MODEL_H
 #define WORKER_OBSERVED_MODEL_H

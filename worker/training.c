@@ -699,7 +699,8 @@ static bool join(struct training *training)
     if ((!training->begun && !begin(training, &start)) || !begin_from(training, &start)) {
         return false;
     }
-    observed_start(training->config, training->dataset->description, training->digest, training->engine, &training->plan, training->metric, &start);
+    observed_start(training->config, training->dataset->description, training->digest, training->engine,
+                   &training->plan, training->metric, &start);
     judge_record(training, &start.record);
     return true;
 }

@@ -130,7 +130,7 @@ const page = {
     view: 'overview',
     link: 'wait',
     linkText: 'connecting',
-    heard: 0,        // when it last answered, by this machine's clock
+    answered: 0,     // when it last answered, by this machine's clock
     skew: 0,         // the run's clock less this one's
     axis: 'step',
     smoothing: 0,
@@ -414,7 +414,7 @@ class Chart {
             labels, series, legend: 'never', connectSeparatedPoints: true,
             highlightCircleSize: 3, logscale: page.logarithmic, labelsUTC: false, dateWindow: page.zoom,
             gridLineColor: color('line'), axisLineColor: color('strong'), axisLabelFontSize: 11, rightGap: 8,
-            xRangePad: 4, yRangePad: 8, animatedZooms: false,
+            xRangePad: 8, yRangePad: 8, animatedZooms: false,
             axes: {
                 x: {drawGrid: false, axisLabelWidth: 70, pixelsPerLabel: 80, ...this.xAxis()},
                 y: {axisLabelWidth: 58, pixelsPerLabel: 34, ...this.yAxis()},
@@ -439,7 +439,7 @@ class Chart {
         if (page.axis === 'time')
             return {ticker: Dygraph.dateTicker, axisLabelFormatter: Dygraph.dateAxisLabelFormatter};
         if (page.axis === 'relative') return {ticker: relativeTicks};
-        return {ticker: (from, to, pixels) => ticksOf(from, to, Math.min(pixels / 80, to - from), stepLabel)
+        return {ticker: (from, to, pixels) => ticksOf(from, to, Math.min(pixels / 60, to - from), stepLabel)
             .filter(tick => Number.isInteger(tick.v))};
     }
 
@@ -531,13 +531,13 @@ class Chart {
     }
 
     describe() {
-        const said = (this.curves || []).filter(each => each.pairs.length).map(({label, pairs}) => {
+        const summaries = (this.curves || []).filter(each => each.pairs.length).map(({label, pairs}) => {
             const values = pairs.map(pair => pair[1]), last = pairs[pairs.length - 1];
             const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
             return `${label ? `${label}: ` : ''}${this.format(last[1])} at ${xTitle(last[0])}, ` +
                 `lowest ${this.format(low)}, highest ${this.format(high)}`;
         });
-        this.plot.setAttribute('aria-label', `${this.title}. ${said.join('. ') || 'Nothing yet'}`);
+        this.plot.setAttribute('aria-label', `${this.title}. ${summaries.join('. ') || 'Nothing yet'}`);
     }
 
     key(event) {
@@ -824,10 +824,10 @@ const ownScore = ({validation: own}) => (own ? metricText(word(runOf().metric), 
 
 // The workers on whose own rows the last validated model does worst, the worst first.
 function worstTenth() {
-    const told = members().filter(member => member.validation);
-    const last = Math.max(...told.map(member => member.validation.step));
+    const validated = members().filter(member => member.validation);
+    const last = Math.max(...validated.map(member => member.validation.step));
     const sign = runOf().metric_goal === 'min' ? -1 : 1;
-    return told.filter(({validation: own}) => own.step === last && own.is_worst)
+    return validated.filter(({validation: own}) => own.step === last && own.is_worst)
         .sort((a, b) => sign * (a.validation.score - b.validation.score));
 }
 
@@ -1075,7 +1075,8 @@ function sparkline(title, times, values, show) {
     const known = values.filter(isNumber), low = Math.min(...known), high = Math.max(...known);
     const width = 500, height = 60, from = times[0], span = times[times.length - 1] - from || 1;
     const points = values.map((value, i) => isNumber(value) && `${((times[i] - from) / span * width).toFixed(1)},` +
-        (height - 2 - (high > low ? (value - low) / (high - low) : 0.5) * (height - 4)).toFixed(1)).filter(Boolean).join(' ');
+        (height - 2 - (high > low ? (value - low) / (high - low) : 0.5) * (height - 4)).toFixed(1))
+        .filter(Boolean).join(' ');
     return make('figure', {class: 'spark'}, make('figcaption', {}, make('b', {}, title),
         ` ${show(low)} to ${show(high)}, in the last ${duration(span)}`),
     svg('svg', {viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: 'none', 'aria-hidden': 'true'},
@@ -1373,7 +1374,9 @@ function drawColumns(answer) {
 const MATRIX_MOST = 24; // with more classes only their accuracy is shown
 
 function drawClasses(answer) {
-    const classes = list(answer && answer.classes), most = Math.max(1, ...classes.flatMap(each => each.predicted));
+    const classes = list(answer && answer.classes);
+    const mistakes = classes.flatMap((each, row) => each.predicted.filter((_, i) => i !== row));
+    const most = mistakes.reduce((size, many) => Math.max(size, many), 1);
     byId('classes-panel').hidden = !classes.length;
     if (!classes.length) return;
     const isMatrix = classes.length <= MATRIX_MOST;
@@ -1390,8 +1393,8 @@ function drawClasses(answer) {
         make('td', {class: 'number'}, count(each.examples)),
         ...(isMatrix ? each.predicted.map((many, i) => {
             const cell = make('td', {class: `number ${i === row ? 'right' : many ? 'wrong' : 'quiet'}`}, count(many));
-            const weight = i === row ? 0.3 : 0.2 + 0.4 * many / Math.max(1, most - each.correct);
-            if (many) cell.style.setProperty('--share', `${Math.round(100 * Math.min(0.6, weight))}%`);
+            const weight = i === row ? 30 : 15 + 40 * many / most;
+            if (many) cell.style.setProperty('--share', `${Math.round(weight)}%`);
             return cell;
         }) : []))));
 }
@@ -1407,7 +1410,7 @@ function noticesNow() {
     const open = view => () => { location.hash = view; };
     const filter = (text, state) => () => filterMembers(text, state);
     if (page.link === 'lost')
-        found.push(['bad', 'No answer', `since ${clock(page.heard)}: the data shown are old. Reconnecting.`]);
+        found.push(['bad', 'No answer', `since ${clock(page.answered)}: the data shown are old. Reconnecting.`]);
     if (run.state === 'failed') {
         const error = events().filter(event => event.kind === 'error').pop();
         found.push(['bad', 'Failed', error ? word(error.text) : 'its log says why', events().length && open('events')]);
@@ -1439,7 +1442,7 @@ function filterMembers(text, state) {
     draw();
 }
 
-let told = '';
+let announced = '';
 
 function drawNotices() {
     const box = byId('notices'), found = noticesNow();
@@ -1456,8 +1459,8 @@ function drawNotices() {
         setText(at.children[2], text);
     });
     // Announced by screen readers when it changes, without the part that counts up each second.
-    const news = [word(runOf().state), ...found.map(([, title]) => title)].filter(Boolean).join('. ');
-    if (news !== told) setText(byId('spoken'), told = news);
+    const text = [word(runOf().state), ...found.map(([, title]) => title)].filter(Boolean).join('. ');
+    if (text !== announced) setText(byId('spoken'), announced = text);
 }
 
 function drawFrame() {
@@ -1649,7 +1652,7 @@ async function load(run) {
     run.events = list(events.events).slice(-MOST_EVENTS);
     run.asked = Date.now();
     page.skew = status.time - Date.now() / 1000;
-    page.heard = now();
+    page.answered = now();
 }
 
 // Settings are final when training begins, and a rollout changes them.
@@ -1664,7 +1667,7 @@ function takeStatus(run, status) {
     const before = run.status;
     run.status = status;
     page.skew = status.time - Date.now() / 1000;
-    page.heard = now();
+    page.answered = now();
     if (before && before.started !== status.started) throw new Again();
     const seen = each => `${each.run.state} ${each.run.config_digest} ${each.run.config_version}`;
     if (before && seen(before) !== seen(status)) loadAbout(run);
@@ -1707,15 +1710,15 @@ const SILENCE_MS = 15000;
 
 // With fetch, because EventSource sends no token.
 async function stream(run) {
-    const patience = new AbortController();
+    const silence = new AbortController();
     const last = run.events.length ? {'Last-Event-ID': String(run.events[run.events.length - 1].id)} : {};
     const answer = await fetch(address('stream', run), {headers: headers({Accept: 'text/event-stream', ...last}),
-        cache: 'no-store', signal: AbortSignal.any([stop.signal, patience.signal])});
+        cache: 'no-store', signal: AbortSignal.any([stop.signal, silence.signal])});
     if (!answer.ok) throw new Refused(answer.status, `stream: ${answer.status}`);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let left = '';
     for (;;) {
-        const timer = setTimeout(() => patience.abort(), SILENCE_MS);
+        const timer = setTimeout(() => silence.abort(), SILENCE_MS);
         const {done, value} = await reader.read().finally(() => clearTimeout(timer));
         if (done) return;
         const messages = (left + value).replace(/\r\n?/g, '\n').split('\n\n');
@@ -1764,7 +1767,7 @@ async function follow() {
         }
         if (page.link === 'live') wait = 500;
         if (isEnded(runOf())) setLink('still', 'has ended');
-        else setLink(page.heard ? 'lost' : 'wait', page.heard ? 'no answer' : 'connecting');
+        else setLink(page.answered ? 'lost' : 'wait', page.answered ? 'no answer' : 'connecting');
         await Promise.race([pause(wait), new Promise(resolve => addEventListener('online', resolve, {once: true}))]);
     }
 }

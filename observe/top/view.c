@@ -966,7 +966,10 @@ static void draw_keys(struct screen *screen, const struct view *view)
 
 /* --- All of it --- */
 
-/* Members get the rows that they fill, up to a third; events what they fill of two fifths of the rest; curves the others. */
+/*
+ * Members get the rows that they fill, up to a third; events two fifths of the others, if they fill them; curves
+ * the rest.
+ */
 static void divide(const struct view *view, const struct view_run *run, struct area all, struct area parts[3])
 {
     const int members = run->board.member_count + 1, rows = all.rows;

@@ -13,7 +13,7 @@ function show(id, visible) {
 }
 
 // With an error the answer before it goes, and the field that it names is marked.
-function complain(text) {
+function showError(text) {
     byId('problem').textContent = (text || '').replace(/^row 0: /, ''); // there is one row
     show('notices', Boolean(text));
     for (const field of byId('fields').querySelectorAll('input')) {
@@ -35,9 +35,9 @@ async function ask(path, options) {
     const headers = {'Trainer-Try': '1', ...(token ? {Authorization: `Bearer ${token}`} : {})};
     const answer = await fetch(path, {...options, headers});
     show('token-form', answer.status === 401);
-    const said = await answer.json();
-    if (!answer.ok) throw new Error(said.error || `status ${answer.status}`);
-    return said;
+    const reply = await answer.json();
+    if (!answer.ok) throw new Error(reply.error || `status ${answer.status}`);
+    return reply;
 }
 
 // --- Output ---
@@ -52,12 +52,12 @@ function forget() {
     show('calls', false);
 }
 
-function present(said) {
-    const outputs = Object.fromEntries(said.outputs.map(output => [output.name, output.data]));
-    const main = said.outputs[0], isShare = main.name === 'probabilities';
+function present(reply) {
+    const outputs = Object.fromEntries(reply.outputs.map(output => [output.name, output.data]));
+    const main = reply.outputs[0], isShare = main.name === 'probabilities';
     const best = outputs.label ? outputs.label[0] : null;
     byId('prediction').textContent = best === null ? main.data.map(isShare ? percent : number).join(', ') : best;
-    byId('version').textContent = `version ${said.model_version}`;
+    byId('version').textContent = `version ${reply.model_version}`;
     const body = byId('values').tBodies[0];
     body.replaceChildren();
     const labels = model.labels || [];
@@ -84,10 +84,10 @@ async function predict(inputs) {
     pending = {};
     try {
         present(await ask(`v2/models/${model.name}/infer`, {method: 'POST', body: JSON.stringify({inputs})}));
-        complain();
+        showError();
         showCalls(inputs);
     } catch (error) {
-        complain(error.message);
+        showError(error.message);
     }
     const {next} = pending;
     pending = null;
@@ -177,14 +177,14 @@ byId('file').addEventListener('change', async event => {
     const [file] = event.target.files;
     if (!file) return;
     try {
-        const said = await ask(`predict/${model.name}`, {method: 'POST', body: file});
-        present({model_version: said.version, outputs: [
-            {name: 'probabilities', data: said.probabilities},
-            {name: 'label', data: [String(said.label ?? said.class)]}]});
-        complain();
+        const reply = await ask(`predict/${model.name}`, {method: 'POST', body: file});
+        present({model_version: reply.version, outputs: [
+            {name: 'probabilities', data: reply.probabilities},
+            {name: 'label', data: [String(reply.label ?? reply.class)]}]});
+        showError();
         showCalls();
     } catch (error) {
-        complain(error.message);
+        showError(error.message);
     }
 });
 
@@ -280,9 +280,9 @@ async function choose(name) {
         if (isOfPictures) clear();
         else makeFields();
         showDrift();
-        complain();
+        showError();
     } catch (error) {
-        complain(error.message);
+        showError(error.message);
     }
 }
 
@@ -293,7 +293,7 @@ async function begin() {
         show('models', models.length > 1);
         if (models.length > 0) await choose(models[0].name);
     } catch (error) {
-        complain(error.message);
+        showError(error.message);
     }
 }
 

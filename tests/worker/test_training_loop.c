@@ -42,8 +42,9 @@ static void a_run_from_its_start_to_its_test(void **state)
                         "progress is not wanted\njoin\nevaluation of 3 outputs, 0 rows, 0 targets\n"
                         "start at 0 of 2 with an engine\nsummaries from 0 on\nobserved from 0 on, accuracy\n"
                         "save\nstep 1\nsave\nstep 2\nsave\nsettle\nfinish\nprogress ends\nevaluate the test set\n"
-                        "summary of the test at 2, decided by 0.25\nconclude, 0.5: last step reached\n"
-                        "done: last step reached, 2 steps, 2 own, 0.5 epochs, 4/s, 0/s of all, 10.5 s, accuracy, "
+                        "summary of the test at 2, decided by 0.25\nobserved test at 2, accuracy\n"
+                        "conclude, 0.5: last step reached\ndone: last step reached, 2 steps, 2 own, 0.5 epochs, 4/s, "
+                        "0/s of all, 10.5 s, accuracy, "
                         "best 0.5 at 1\nsummaries end well\nevaluation is gone\n");
 }
 
@@ -404,7 +405,7 @@ static void interrupted(void **state)
         assert_non_null(strstr(text, "step 3\nsave\nsettle\nfinish\nprogress ends\ninterrupted by SIGTERM at 3, "));
         assert_int_equal(times(text, ", a checkpoint\n"), i >= 2);
         assert_int_equal(times(text, ", unsaved\n"), i < 2);
-        assert_non_null(strstr(text, "summaries end badly\n"));
+        assert_non_null(strstr(text, "summaries end early\n"));
         assert_null(strstr(text, "evaluate"));
     }
 }

@@ -60,8 +60,8 @@ enum {
     END_STATUS = 1,
 };
 
-/* What event files tell of a run. */
-struct told {
+/* What event files record of a run. */
+struct recorded {
     struct board *board;
     bool wants_curves;
     enum board_state end; /* BOARD_STARTING: no end was recorded */
@@ -109,7 +109,7 @@ static struct proto_field dig(struct proto_field field, const int *numbers, int 
 }
 
 /* "| train.optimizer | adam |": the settings of a table, as JSON. */
-static void take_settings(struct told *told, const struct proto_field *table)
+static void take_settings(struct recorded *recorded, const struct proto_field *table)
 {
     struct text_buffer text = {.bytes = NULL};
     char *lines = strndup((const char *)table->bytes, table->size), *rest = lines;
@@ -130,15 +130,16 @@ static void take_settings(struct told *told, const struct proto_field *table)
     free(lines);
     json_write_close(&text, '}');
     json_write_close(&text, '}');
-    board_set_about(told->board, text_buffer_take(&text, &size));
+    text_buffer_add(&text, "%c", 0);
+    board_set_about(recorded->board, text_buffer_take(&text, &size));
 }
 
-static void take_end(struct told *told, const struct proto_field *metadata)
+static void take_end(struct recorded *recorded, const struct proto_field *metadata)
 {
     static const int path[] = {METADATA_PLUGIN, PLUGIN_CONTENT, HPARAMS_END, END_STATUS};
     static const enum board_state states[] = {BOARD_INTERRUPTED, BOARD_DONE, BOARD_FAILED};
     const struct proto_field status = dig(*metadata, path, sizeof path / sizeof *path);
-    told->end = status.number == END_STATUS && status.value < 3 ? states[status.value] : BOARD_INTERRUPTED;
+    recorded->end = status.number == END_STATUS && status.value < 3 ? states[status.value] : BOARD_INTERRUPTED;
 }
 
 static void take_test(struct board_numbers *numbers, const char *name, double value)
@@ -154,20 +155,20 @@ static void take_test(struct board_numbers *numbers, const char *name, double va
     }
 }
 
-static void take_scalar(struct told *told, const char *tag, float scalar, float values[HISTORY_SERIES])
+static void take_scalar(struct recorded *recorded, const char *tag, float scalar, float values[HISTORY_SERIES])
 {
     static const char test[] = "test/";
     if (strncmp(tag, test, strlen(test)) == 0) {
-        take_test(&told->board->numbers, tag + strlen(test), (double)scalar);
-    } else if (told->wants_curves) {
-        const int index = series_of(&told->board->history, tag);
+        take_test(&recorded->board->numbers, tag + strlen(test), (double)scalar);
+    } else if (recorded->wants_curves) {
+        const int index = series_of(&recorded->board->history, tag);
         if (index >= 0) {
             values[index] = scalar;
         }
     }
 }
 
-static void take_value(struct told *told, const struct proto_field *value, float values[HISTORY_SERIES])
+static void take_value(struct recorded *recorded, const struct proto_field *value, float values[HISTORY_SERIES])
 {
     static const int text[] = {TENSOR_STRING};
     struct proto_reader reader = proto_read(value->bytes, value->size);
@@ -187,32 +188,32 @@ static void take_value(struct told *told, const struct proto_field *value, float
         }
     }
     if (isfinite(scalar)) {
-        take_scalar(told, tag, scalar, values);
+        take_scalar(recorded, tag, scalar, values);
     } else if (strcmp(tag, "config") == 0 && tensor.size > 0) {
         const struct proto_field table = dig(tensor, text, 1);
-        take_settings(told, &table);
+        take_settings(recorded, &table);
     } else if (strcmp(tag, "_hparams_/session_start_info") == 0) {
-        told->end = BOARD_STARTING;
-        told->board->numbers.test_count = 0;
+        recorded->end = BOARD_STARTING;
+        recorded->board->numbers.test_count = 0;
     } else if (strcmp(tag, "_hparams_/session_end_info") == 0) {
-        take_end(told, &metadata);
+        take_end(recorded, &metadata);
     }
 }
 
-static void take_summary(struct told *told, const struct proto_field *summary, float values[HISTORY_SERIES])
+static void take_summary(struct recorded *recorded, const struct proto_field *summary, float values[HISTORY_SERIES])
 {
     struct proto_reader reader = proto_read(summary->bytes, summary->size);
     struct proto_field field;
     while (proto_next(&reader, &field)) {
         if (field.number == SUMMARY_VALUE && field.wire == PROTO_BYTES) {
-            take_value(told, &field, values);
+            take_value(recorded, &field, values);
         }
     }
 }
 
-static void take_event(struct told *told, const uint8_t *record, size_t size)
+static void take_event(struct recorded *recorded, const uint8_t *record, size_t size)
 {
-    struct history *history = &told->board->history;
+    struct history *history = &recorded->board->history;
     struct proto_reader reader = proto_read(record, size);
     struct proto_field field;
     float values[HISTORY_SERIES];
@@ -228,7 +229,7 @@ static void take_event(struct told *told, const uint8_t *record, size_t size)
         } else if (field.number == EVENT_STEP && field.wire == PROTO_VARINT) {
             step = (int64_t)field.value;
         } else if (field.number == EVENT_SUMMARY && field.wire == PROTO_BYTES) {
-            take_summary(told, &field, values);
+            take_summary(recorded, &field, values);
         }
     }
     for (int i = 0; i < history->series; i++) {
@@ -239,7 +240,7 @@ static void take_event(struct told *told, const uint8_t *record, size_t size)
     }
 }
 
-static bool read_file(struct told *told, const char *path, struct error *error)
+static bool read_file(struct recorded *recorded, const char *path, struct error *error)
 {
     struct tfrecord_reader *reader;
     enum tfrecord_status status;
@@ -251,7 +252,7 @@ static bool read_file(struct told *told, const char *path, struct error *error)
     do {
         status = tfrecord_next(reader, &record, &size, error);
         if (status == TFRECORD_RECORD) {
-            take_event(told, record, size);
+            take_event(recorded, record, size);
         }
     } while (status == TFRECORD_RECORD || status == TFRECORD_DAMAGED);
     tfrecord_close(reader);
@@ -259,13 +260,13 @@ static bool read_file(struct told *told, const char *path, struct error *error)
 }
 
 /* Reads the folder's event files, in order. Damaged records are skipped; no files is no error. */
-static bool read_events(struct told *told, const char *folder, struct error *error)
+static bool read_events(struct recorded *recorded, const char *folder, struct error *error)
 {
     struct names names = {.items = NULL};
     char path[4096];
     bool done = names_list(&names, folder, "events.out.tfevents.*", error);
     for (int i = 0; i < names.count && done; i++) {
-        done = file_join(path, sizeof path, folder, names.items[i], error) && read_file(told, path, error);
+        done = file_join(path, sizeof path, folder, names.items[i], error) && read_file(recorded, path, error);
     }
     names_free(&names);
     return done;
@@ -432,30 +433,30 @@ static bool read_history(struct board *board, const char *folder, bool *has_curv
     return history_create(&board->history, error);
 }
 
-static bool read_run(struct told *told, const char *folder, struct error *error)
+static bool read_run(struct recorded *recorded, const char *folder, struct error *error)
 {
     char path[CHECKPOINT_MAX_PATH];
     bool has_curves;
-    if (!read_history(told->board, folder, &has_curves, error)) {
+    if (!read_history(recorded->board, folder, &has_curves, error)) {
         return false;
     }
-    told->wants_curves = !has_curves;
-    return file_join(path, sizeof path, folder, "summaries", error) && read_events(told, path, error);
+    recorded->wants_curves = !has_curves;
+    return file_join(path, sizeof path, folder, "summaries", error) && read_events(recorded, path, error);
 }
 
 static bool fill(struct board *board, const char *folder, struct error *error)
 {
     struct checkpoint_file *file = NULL;
-    struct told told = {.board = board};
-    if (!read_run(&told, folder, error) || !list_checkpoints(board, folder, error)) {
+    struct recorded recorded = {.board = board};
+    if (!read_run(&recorded, folder, error) || !list_checkpoints(board, folder, error)) {
         return false;
     }
     /* A process that was killed records no end; one without event files may have come to any. */
-    const bool knows_end = told.end != BOARD_STARTING || board->about;
-    board->numbers.state = is_in_use(folder)            ? BOARD_TRAINING
-                           : !knows_end                 ? BOARD_DONE
-                           : told.end == BOARD_STARTING ? BOARD_INTERRUPTED
-                                                        : told.end;
+    const bool knows_end = recorded.end != BOARD_STARTING || board->about;
+    board->numbers.state = is_in_use(folder)                ? BOARD_TRAINING
+                           : !knows_end                     ? BOARD_DONE
+                           : recorded.end == BOARD_STARTING ? BOARD_INTERRUPTED
+                                                            : recorded.end;
     end_numbers(board);
     if (!checkpoint_folder_find(folder, &file, error)) {
         return false;

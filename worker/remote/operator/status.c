@@ -256,7 +256,8 @@ static int run_status(const struct command_call *call)
     }
     if (call->config->cluster.ps_hosts.count == 0) {
         log_error(
-            "no cluster given: set ps_hosts and worker_hosts in config.json, or as --ps_hosts and --worker_hosts");
+            "no cluster given: set ps_hosts and worker_hosts in config.json, or as --ps_hosts and --worker_hosts; "
+            "a run of one process is shown by: trainer top --http=HOST:PORT");
         return COMMAND_MISUSED;
     }
     if (!status_query_create(&query, call->config, &error)) {
