@@ -132,7 +132,7 @@ static bool check_bind(const struct config *config, struct error *error)
         return true;
     }
     error_wrap(error, "\"%.200s\" is not an address to listen on", config->cluster.bind);
-    return blame(config, "cluster", "bind", error);
+    return error_at_key(config, "cluster", "bind", error);
 }
 
 static bool check_steps(const struct config *config, struct error *error)
