@@ -24,8 +24,8 @@ static const struct command_flag keygen_flags[] = {
     {"ca", "DIR", "create a certificate authority there or, with --member, use it"},
     {"member", "WHO", "make a key for ps:0, worker:1, ps or worker (any index), or operator"},
     {"operator", "FILE", "create the operator's key pair, which signs configs for `trainer rollout`"},
-    {"passphrase", NULL, "lock the operator's key with a passphrase, which is asked for whenever it signs"},
     {"days", "N", "how long a member's certificate is valid (365)"},
+    {"passphrase", NULL, "lock the operator's key with a passphrase, which is asked for whenever it signs"},
     {NULL, NULL, NULL},
 };
 
