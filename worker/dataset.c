@@ -131,7 +131,8 @@ static bool read_folders(struct examples *examples, struct image_shape *shape, b
         return false;
     }
     if (is_test && test[0] == '\0' && data->test_share == 0) {
-        return error_set(error, "%s: has no folder test, and data.test_share is 0, so there are no pictures to test with",
+        return error_set(error,
+                         "%s: has no folder test, and data.test_share is 0, so there are no pictures to test with",
                          data->data_dir);
     }
     const struct folders_part wanted = {.path = is_test && test[0] != '\0' ? test : training,

@@ -105,8 +105,8 @@ struct collection {
     struct names classes;
     struct picture *pictures;
     int count, capacity;
-    bool numbered;        /* all pictures' names are numbers */
-    int left_out;         /* files that are no pictures, and the first of them */
+    bool numbered; /* all pictures' names are numbers */
+    int left_out;  /* files that are no pictures, and the first of them */
     char left_out_names[160];
     bool classes_numbers; /* class names are the labels */
 };
@@ -472,9 +472,10 @@ static bool check_classes(const struct collection *collection, struct error *err
         }
     }
     return collection->count == 0 ||
-           error_set(error,
-                     "%s: has pictures of one class, %s; there is nothing to learn with fewer than 2: a folder for each",
-                     collection->path, collection->classes.items[first]);
+           error_set(
+               error,
+               "%s: has pictures of one class, %s; there is nothing to learn with fewer than 2: a folder for each",
+               collection->path, collection->classes.items[first]);
 }
 
 /* The pictures of a part; the log tells once which files of a folder are none. */

@@ -44,8 +44,8 @@ struct folders_part {
     const char *path;
     const char *training; /* the folder of the training set, path itself or its sibling, which defines the classes */
     bool is_test;
-    double test_share;   /* of the training pictures, which are the test; 0: it has a folder of its own */
-    bool needs_classes;  /* two at least */
+    double test_share;  /* of the training pictures, which are the test; 0: it has a folder of its own */
+    bool needs_classes; /* two at least */
     int max_bad_records;
 };
 

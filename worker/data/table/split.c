@@ -457,6 +457,19 @@ bool split_show(struct split *split, const struct row *row, uint64_t shown, stru
     return split->most == 0 || key >= split->limit || keep_key(split, key, error);
 }
 
+/* A group, or a time, that is larger than the usual share of the rows is held out as a whole, if it is not all of them. */
+static void hold_out_first(struct split *split)
+{
+    int count = 0;
+    while (count < split->key_count && split->keys[count] == split->keys[0]) {
+        count++;
+    }
+    if (count <= split->most && count < split->rows) {
+        split->validation_limit = split->keys[0] + 1;
+        split->validation_rows = count;
+    }
+}
+
 bool split_settle(struct split *split, struct error *error)
 {
     const int64_t share = split->rows * split->percent / 100;
@@ -474,6 +487,9 @@ bool split_settle(struct split *split, struct error *error)
     }
     for (int i = 0; i < split->key_count && split->keys[i] < split->validation_limit; i++) {
         split->validation_rows += !is_kept(split->kept_validation, split->kept_validation_count, split->keys[i]);
+    }
+    if (split->validation_rows == 0 && split->column >= 0 && split->percent > 0) {
+        hold_out_first(split);
     }
     return split->validation_rows > 0 || split->column < 0 ||
            error_set(error, "data.%s has more than the %lld rows to hold out for validation; raise --validation_size",
