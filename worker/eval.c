@@ -63,16 +63,17 @@ static bool load_test(struct eval *eval, struct error *error)
     examples_free(&eval->test);
     evaluation_destroy(&eval->evaluation);
     eval->model = *model;
-    return read_test(eval, error) &&
-           evaluation_create(
-               &eval->evaluation,
-               &(struct evaluation_options){.train = &eval->trained.config.train,
-                                            .outputs = model->layers[model->layer_count - 1],
-                                            .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
-                                            .targets = eval->test.targets,
-                                            .schema = eval->trained.schema,
-                                            .class_names = checkpoint_file_info(eval->trained.file)->class_names},
-               error);
+    if (!read_test(eval, error)) {
+        return false;
+    }
+    evaluation_create(&eval->evaluation,
+                      &(struct evaluation_options){.train = &eval->trained.config.train,
+                                                   .outputs = model->layers[model->layer_count - 1],
+                                                   .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
+                                                   .targets = eval->test.targets,
+                                                   .schema = eval->trained.schema,
+                                                   .class_names = checkpoint_file_info(eval->trained.file)->class_names});
+    return true;
 }
 
 /* eval->trained is open. */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "worker/data/folders.h"
 #include "worker/data/table/schema.h"
 
@@ -103,7 +104,7 @@ static size_t layout(struct evaluation *evaluation, char *memory)
     return (size_t)(at - memory);
 }
 
-bool evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options, struct error *error)
+void evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options)
 {
     enum loss_kind loss = evaluation_loss(options->train, options->targets);
     int classes = loss == LOSS_SOFTMAX ? options->outputs : 0;
@@ -113,23 +114,17 @@ bool evaluation_create(struct evaluation *evaluation, const struct evaluation_op
                                       .classes = classes,
                                       .units = classes == 2 ? 1 : options->outputs};
     _Alignas(16) char none[1];
+    struct error ignored;
     size_t bytes = layout(evaluation, none);
-    evaluation->memory = calloc(1, bytes);
-    if (!evaluation->memory) {
-        *evaluation = (struct evaluation){0};
-        return error_set(error, "out of memory while evaluating %d outputs of %d examples", options->outputs,
-                         options->rows);
-    }
+    evaluation->memory = must_zero(1, bytes, "an evaluation");
     layout(evaluation, evaluation->memory);
     evaluation->options.class_names = NULL;
-    if (options->class_names && !class_names_parse(&evaluation->names, options->class_names, error)) {
-        evaluation_destroy(evaluation);
-        return false;
+    if (options->class_names && !class_names_parse(&evaluation->names, options->class_names, &ignored)) {
+        names_free(&evaluation->names); /* then their numbers have to do */
     }
     if (evaluation_is_binary(evaluation) && options->train->threshold > 0 && options->train->threshold != 0.5) {
         evaluation->decision = options->train->threshold;
     }
-    return true;
 }
 
 void evaluation_destroy(struct evaluation *evaluation)
