@@ -66,13 +66,13 @@ static bool load_test(struct eval *eval, struct error *error)
     if (!read_test(eval, error)) {
         return false;
     }
-    evaluation_create(&eval->evaluation,
-                      &(struct evaluation_options){.train = &eval->trained.config.train,
-                                                   .outputs = model->layers[model->layer_count - 1],
-                                                   .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
-                                                   .targets = eval->test.targets,
-                                                   .schema = eval->trained.schema,
-                                                   .class_names = checkpoint_file_info(eval->trained.file)->class_names});
+    evaluation_create(&eval->evaluation, &(struct evaluation_options){
+                                             .train = &eval->trained.config.train,
+                                             .outputs = model->layers[model->layer_count - 1],
+                                             .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
+                                             .targets = eval->test.targets,
+                                             .schema = eval->trained.schema,
+                                             .class_names = checkpoint_file_info(eval->trained.file)->class_names});
     return true;
 }
 
