@@ -114,13 +114,13 @@ void evaluation_create(struct evaluation *evaluation, const struct evaluation_op
                                       .classes = classes,
                                       .units = classes == 2 ? 1 : options->outputs};
     _Alignas(16) char none[1];
-    struct error ignored;
     size_t bytes = layout(evaluation, none);
     evaluation->memory = must_zero(1, bytes, "an evaluation");
     layout(evaluation, evaluation->memory);
     evaluation->options.class_names = NULL;
-    if (options->class_names && !class_names_parse(&evaluation->names, options->class_names, &ignored)) {
-        names_free(&evaluation->names); /* then their numbers have to do */
+    struct error unused; /* who read the names has checked them */
+    if (options->class_names && !class_names_parse(&evaluation->names, options->class_names, &unused)) {
+        evaluation->names = (struct names){.count = 0};
     }
     if (evaluation_is_binary(evaluation) && options->train->threshold > 0 && options->train->threshold != 0.5) {
         evaluation->decision = options->train->threshold;
