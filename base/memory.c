@@ -144,8 +144,8 @@ void *must_zero(size_t count, size_t size, const char *what)
 
 void *must_align(size_t bytes, const char *what)
 {
-    const size_t line = 64, rounded = bytes > SIZE_MAX - line ? SIZE_MAX : (bytes + line - 1) / line * line;
-    return must_have(aligned_alloc(line, product(rounded, 1)), bytes, what);
+    const size_t line = 64, lines = bytes / line + (bytes % line != 0);
+    return must_have(aligned_alloc(line, product(lines > 0 ? lines : 1, line)), bytes, what);
 }
 
 void *must_grow(void *old, size_t count, size_t size, const char *what)

@@ -11,7 +11,7 @@
  * count): parts of a flat vector of floats, ascending, not overlapping, none empty; limit: the largest count.
  *
  * The bulk of a message that has a `dtype` is the floats of its ranges, one after another, 4 bytes (float32) or 2
- * (bfloat16) each, or as differences from what was sent before (ps/store/codec.h), or packed (ps/store/codec.h).
+ * (bfloat16) each, or as differences from what was sent before, or packed (ps/store/codec.h).
  * Numbers are never reused; fields are only added under a new protocol version, at the end (MESSAGE_ADDITIONS). hello
  * and refused must be understood by every version: fields are only ever appended to them, and a reader skips what it
  * does not know.
@@ -347,7 +347,8 @@
 
 #define MESSAGE_FIELDS_figures(FIELD)                                                                                  \
     FIELD(I32,    worker,          0,       "worker they belong to; in a request with bulk it is the sender, "         \
-                                            "whatever this says")
+                                            "whatever this says; in one of the chief -1 - N: forget those of "         \
+                                            "worker N")
 
 #define MESSAGE_FIELDS_rounds(FIELD)                                                                                   \
     FIELD(I32,    worker,          0,       "worker they belong to")                                                   \

@@ -401,8 +401,10 @@ static bool write_picture(struct request_log *log, const struct item *item)
     uint8_t *png;
     size_t size;
     const struct image_shape *shape = &item->version->trained.shape;
-    const struct image image = {
-        .width = shape->width, .height = shape->height, .channels = shape->channels, .pixels = (uint8_t *)(uintptr_t)item->bytes};
+    const struct image image = {.width = shape->width,
+                                .height = shape->height,
+                                .channels = shape->channels,
+                                .pixels = (uint8_t *)(uintptr_t)item->bytes};
     if (!image_encode_png(&image, &png, &size, &error)) {
         return false;
     }

@@ -14,7 +14,7 @@ struct place {
     const char *device;
 };
 
-static void tell(const char *name, const char *operation, const struct place *place)
+static void log_placement(const char *name, const char *operation, const struct place *place)
 {
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddStringToObject(fields, "name", name);
@@ -27,14 +27,14 @@ static void tell(const char *name, const char *operation, const struct place *pl
 }
 
 /* A variable and its update are on every ps that holds a row of it; without ps, on the engine's device. */
-static void tell_variable(const struct engine_options *options, const struct variable *variable,
-                          const struct place *local, const char *operation)
+static void log_variable(const struct engine_options *options, const struct variable *variable,
+                         const struct place *local, const char *operation)
 {
     const struct config_cluster *cluster = &options->config->cluster;
     char name[64];
     snprintf(name, sizeof name, "%s%s", variable->name, operation[0] == 'V' ? "" : "/update");
     if (cluster->job_name != JOB_WORKER) {
-        tell(name, operation, local);
+        log_placement(name, operation, local);
         return;
     }
     size_t end = variable->offset + (size_t)variable->rows * (size_t)variable->stride;
@@ -43,7 +43,7 @@ static void tell_variable(const struct engine_options *options, const struct var
         int count = placement_spans(options->model, cluster->placement, cluster->ps_hosts.count, ps, spans);
         for (int i = 0; i < count; i++) {
             if (spans[i].first < end && variable->offset < spans[i].first + spans[i].count) {
-                tell(name, operation, &(struct place){"ps", ps, "cpu:0"});
+                log_placement(name, operation, &(struct place){"ps", ps, "cpu:0"});
                 break;
             }
         }
@@ -61,11 +61,11 @@ static const struct place *place_of(const struct places *places, int layer)
     return places->cpu_layers >> layer & 1 ? &places->cpu : &places->engine;
 }
 
-static void tell_layer(int layer, const char *prefix, const char *operation, const struct places *places)
+static void log_layer(int layer, const char *prefix, const char *operation, const struct places *places)
 {
     char name[64];
     snprintf(name, sizeof name, "%slayer%d/%s", prefix, layer, operation);
-    tell(name, operation, place_of(places, layer));
+    log_placement(name, operation, place_of(places, layer));
 }
 
 void device_log(const struct engine_options *options, const char *device)
@@ -82,23 +82,23 @@ void device_log(const struct engine_options *options, const char *device)
         return;
     }
     for (int i = 0; i < model->variable_count; i++) {
-        tell_variable(options, &model->variables[i], place_of(&places, i / 2), "Variable");
+        log_variable(options, &model->variables[i], place_of(&places, i / 2), "Variable");
     }
     for (int layer = 0; layer < model->layer_count; layer++) {
-        tell_layer(layer, "", "MatMul", &places);
-        tell_layer(layer, "", "BiasAdd", &places);
+        log_layer(layer, "", "MatMul", &places);
+        log_layer(layer, "", "BiasAdd", &places);
         if (layer + 1 < model->layer_count) {
-            tell_layer(layer, "", config_activation_name(model->activation), &places);
+            log_layer(layer, "", config_activation_name(model->activation), &places);
         }
     }
     if (options->only_forward) {
         return;
     }
-    tell("loss", "SparseSoftmaxCrossEntropy", &places.engine);
+    log_placement("loss", "SparseSoftmaxCrossEntropy", &places.engine);
     for (int layer = model->layer_count - 1; layer >= 0; layer--) {
-        tell_layer(layer, "gradients/", "MatMul", &places);
+        log_layer(layer, "gradients/", "MatMul", &places);
     }
     for (int i = 0; i < model->variable_count; i++) {
-        tell_variable(options, &model->variables[i], place_of(&places, i / 2), "ApplyGradient");
+        log_variable(options, &model->variables[i], place_of(&places, i / 2), "ApplyGradient");
     }
 }

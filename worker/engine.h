@@ -79,10 +79,10 @@ struct engine_table {
 
     /*
      * State that is not part of a checkpoint but needed to resume from it with the same bits: `keep` saves it for the
-     * checkpoint of this step, `recall` takes it up again once that is restored. NULL: there is none.
+     * checkpoint of this step, `load_state` loads it once that is restored. NULL: there is none.
      */
     void (*keep)(struct engine *engine, int64_t global_step);
-    bool (*recall)(struct engine *engine, int64_t global_step, struct error *error);
+    bool (*load_state)(struct engine *engine, int64_t global_step, struct error *error);
 
     /* One line for `version` and the log: kernels, threads, and why they were chosen. */
     void (*describe)(const struct engine *engine, char *text, size_t size);
@@ -122,7 +122,7 @@ struct engine_options {
     struct streaming *streaming; /* the source of train's images if they are not in memory; else NULL */
     uint32_t first_task;         /* 0 for local training */
     bool only_forward;           /* only a few forward passes: --device=auto starts no GPU for them */
-    bool gives_way;              /* its threads run at low priority (base/threads.h) */
+    bool low_priority;           /* its threads run at low priority (base/threads.h) */
 };
 
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);

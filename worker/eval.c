@@ -118,6 +118,7 @@ struct checkpoint_follower {
     const struct eval_follow *follow;
     struct eval eval;
     int64_t last_step; /* evaluated; -1: none */
+    char last_digest[CHECKPOINT_DIGEST_HEX + 1];
     double heard_s, logged_s;
 };
 
@@ -149,9 +150,9 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
         !checkpoint_folder_find(folder, &newest, error)) {
         return false;
     }
-    int64_t step = newest ? checkpoint_file_info(newest)->global_step : -1;
+    const bool is_new = newest && strcmp(checkpoint_digest(newest), follower->last_digest) != 0;
     checkpoint_close(newest);
-    if (step == follower->last_step || step < 0) {
+    if (!is_new) {
         return true;
     }
     struct trained *trained = &follower->eval.trained;
@@ -161,6 +162,7 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
         return false;
     }
     follower->last_step = checkpoint_file_info(trained->file)->global_step;
+    snprintf(follower->last_digest, sizeof follower->last_digest, "%s", checkpoint_digest(trained->file));
     show(&follower->eval.evaluation, follower->last_step);
     follower->heard_s = follower->logged_s = clock_monotonic_s();
     return true;

@@ -261,8 +261,8 @@ static bool promote(struct follow *follow, const char *path, int64_t *step, stru
 }
 
 /* served: NULL: there was none. step: of the promoted model; 0: it was not promoted. */
-static void tell_round(const struct follow *follow, const struct eval_score *candidate, const struct eval_score *served,
-                       int64_t step)
+static void log_round(const struct follow *follow, const struct eval_score *candidate, const struct eval_score *served,
+                      int64_t step)
 {
     const char *metric = config_metric_name(candidate->metric);
     cJSON *fields = NULL;
@@ -324,7 +324,7 @@ static bool judge(struct follow *follow, const struct round *round, int64_t *ste
         done = promote(follow, path, &step, error);
     }
     if (done) {
-        tell_round(follow, &candidate, is_first ? NULL : &served, step);
+        log_round(follow, &candidate, is_first ? NULL : &served, step);
     }
     return done;
 }

@@ -64,7 +64,7 @@ static bool load(struct good_model *good, struct checkpoint_file *file, struct e
     return checkpoint_load(file, &good->state, error);
 }
 
-void good_model_recall(struct good_model *good, const struct checkpoint_info *record, const char *train_dir)
+void good_model_load(struct good_model *good, const struct checkpoint_info *record, const char *train_dir)
 {
     char path[CHECKPOINT_MAX_PATH];
     struct checkpoint_file *file;

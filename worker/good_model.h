@@ -31,7 +31,8 @@ bool good_model_is_small(const struct model *model, const struct config_train *t
  * Allocates the memory. whole: with the optimizer's slots, so that training can go on from it; otherwise only what a
  * test needs. model is borrowed.
  */
-void good_model_create(struct good_model *good, const struct model *model, const struct config_train *train, bool whole);
+void good_model_create(struct good_model *good, const struct model *model, const struct config_train *train,
+                       bool whole);
 void good_model_destroy(struct good_model *good); /* also fine on zeros */
 
 /* Copies what is in the engine, or only notes that it is the best. */
@@ -42,7 +43,7 @@ bool good_model_keep(struct good_model *good, struct engine *engine, const struc
  * The best model of the run that has this record, from the checkpoint that an earlier process kept of it in train_dir.
  * Nothing changes if that is another one, or can't be read.
  */
-void good_model_recall(struct good_model *good, const struct checkpoint_info *record, const char *train_dir);
+void good_model_load(struct good_model *good, const struct checkpoint_info *record, const char *train_dir);
 
 /* Copies it into a state with the same vectors. */
 void good_model_copy(const struct good_model *good, struct checkpoint_state *state);

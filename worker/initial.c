@@ -121,7 +121,7 @@ static bool check_held_out(const struct checkpoint_file *file, const struct conf
         data->group, data->time);
 }
 
-/* Are the data those of the checkpoint? Older checkpoints do not tell. */
+/* Are the data those of the checkpoint? Older checkpoints do not say. */
 static bool check_fingerprint(const struct checkpoint_file *file, const struct dataset *dataset,
                               const struct config *config, bool changes, bool *is_new, struct error *error)
 {

@@ -152,7 +152,7 @@ static void put_row(struct text_buffer *text, const struct examples *rows, int r
     json_write_close(text, ']');
 }
 
-static char *tell(const struct model *model, const float *parameters, const struct examples *rows)
+static char *write_rows(const struct model *model, const float *parameters, const struct examples *rows)
 {
     const size_t room = (size_t)rows->count * (size_t)widest(model);
     const int outputs = outputs_of(model), pixels = rows->images ? model->widths[0] : 0;
@@ -188,8 +188,8 @@ static int rows_to_keep(const struct config *config)
     return rows != CONFIG_AUTO ? rows : config->data.group[0] != '\0' ? 0 : USUAL;
 }
 
-char *kept_rows_tell(const struct config *config, const struct dataset *dataset, const struct examples *test,
-                     const struct checkpoint_state *state)
+char *kept_rows_write(const struct config *config, const struct dataset *dataset, const struct examples *test,
+                      const struct checkpoint_state *state)
 {
     const float *averages = state->vectors[STORE_AVERAGES];
     const bool has_validation = dataset->validation.count > 0;
@@ -207,7 +207,7 @@ char *kept_rows_tell(const struct config *config, const struct dataset *dataset,
         return NULL;
     }
     const struct examples rows = examples_part(source, 0, count);
-    return tell(state->model, averages ? averages : state->vectors[STORE_PARAMETERS], &rows);
+    return write_rows(state->model, averages ? averages : state->vectors[STORE_PARAMETERS], &rows);
 }
 
 /* --- checking --- */

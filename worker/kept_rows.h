@@ -21,8 +21,8 @@
  * (NULL: none either), and the outputs of the model in `state`, by its averages if it has them. It depends on these
  * alone, not on the engine. The caller frees it; NULL: none are kept, or out of memory.
  */
-char *kept_rows_tell(const struct config *config, const struct dataset *dataset, const struct examples *test,
-                     const struct checkpoint_state *state);
+char *kept_rows_write(const struct config *config, const struct dataset *dataset, const struct examples *test,
+                      const struct checkpoint_state *state);
 
 /*
  * Checks that the engine, which has a checkpoint's model, computes the outputs in `text`. Small differences are

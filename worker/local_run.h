@@ -6,7 +6,7 @@
 
 #include "base/config.h"
 
-/* What the exit status does not tell. */
+/* What the exit status does not say. */
 struct local_outcome {
     bool has_read;     /* the data could be read and used */
     bool has_diverged; /* it failed because the loss was not finite */

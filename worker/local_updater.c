@@ -97,7 +97,7 @@ static void submit(struct local_updater *local, int targets, struct checkpoint_i
 {
     const struct training *training = local->training;
     free(local->kept_rows);
-    local->kept_rows = kept_rows_tell(training->config, training->dataset, training->test, &local->snapshot);
+    local->kept_rows = kept_rows_write(training->config, training->dataset, training->test, &local->snapshot);
     info->kept_rows = local->kept_rows;
     checkpoint_writer_submit(local->writer, targets, &local->snapshot, info);
     checkpoint_ledger_begin(&local->ledger, targets, info->global_step);
@@ -139,7 +139,7 @@ static void begin_to_save(struct local_updater *local, int targets)
 
 /*
  * While the model gets better with each of many short epochs, only the last best one of a second is written. A
- * checkpoint never tells of a best model that is not on disk, so that a resumed run has it.
+ * checkpoint never names a best model that is not on disk, so that a resumed run has it.
  */
 static void save_what_is_due(struct local_updater *local, bool is_due, bool is_best)
 {
@@ -302,8 +302,8 @@ static bool join(struct updater *updater, struct updater_start *start)
     }
     forget_old_rate(local);
     note_run(local, restored ? local->ledger.info.global_step : 0);
-    if (restored && training->engine->table->recall &&
-        !training->engine->table->recall(training->engine, training->global_step, &training->error)) {
+    if (restored && training->engine->table->load_state &&
+        !training->engine->table->load_state(training->engine, training->global_step, &training->error)) {
         return training_fail(training);
     }
     *start = (struct updater_start){.restored_from = restored ? local->ledger.last : NULL,

@@ -50,7 +50,7 @@ bool training_fail(struct training *training)
     return false;
 }
 
-/* By the divergences that the record tells of: a resumed run continues at the same rate. */
+/* By the divergences in the record: a resumed run continues at the same rate. */
 static void lower_rate(struct training *training, int retries)
 {
     training->good.record.retries = retries;
@@ -450,7 +450,7 @@ static bool note_validation(struct training *training, const struct held_model *
     });
     observed_validation(evaluation, training->metric, held);
     observed_model(evaluation, training->engine, training->model, &training->dataset->validation,
-                   training->dataset->schema);
+                   training->dataset->schema, held->global_step);
     judge_record(training, record);
     return is_best;
 }
@@ -589,7 +589,7 @@ static double epochs_of(const struct training *training, int64_t steps)
     return (double)steps * (double)plan->batches_per_step / (double)plan->epoch_batches;
 }
 
-static void tell_start(const struct training *training, const struct updater_start *start)
+static void report_begin(const struct training *training, const struct updater_start *start)
 {
     char text[256];
     training->engine->table->describe(training->engine, text, sizeof text);
@@ -640,7 +640,7 @@ static bool begin(struct training *training, const struct updater_start *start)
     if (training->keeps_best && in_memory) {
         good_model_create(&training->good, training->model, &config->train, table->go_back);
     }
-    tell_start(training, start);
+    report_begin(training, start);
     return !training->test || open_summary(training, &training->error) || training_fail(training);
 }
 
@@ -673,7 +673,7 @@ static bool begin_from(struct training *training, const struct updater_start *st
         forget_best(training);
     } else if (training->keeps_best && training->config->output.train_dir[0] != '\0' &&
                !isnan(start->record.best_score)) {
-        good_model_recall(&training->good, &start->record, training->config->output.train_dir);
+        good_model_load(&training->good, &start->record, training->config->output.train_dir);
     }
     if (table->go_back) {
         lower_rate(training, start->record.retries);
@@ -694,12 +694,12 @@ static bool join(struct training *training)
     training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
     training->shown_validation = shown_score(&start.record);
     if (training->updater->table->go_back) {
-        lower_rate(training, start.record.retries); /* before anything tells of it */
+        lower_rate(training, start.record.retries); /* before anything reports it */
     }
     if ((!training->begun && !begin(training, &start)) || !begin_from(training, &start)) {
         return false;
     }
-    observed_start(training->config, training->digest, training->engine, &training->plan, training->metric, &start);
+    observed_start(training->config, training->dataset->description, training->digest, training->engine, &training->plan, training->metric, &start);
     judge_record(training, &start.record);
     return true;
 }
@@ -810,6 +810,7 @@ static bool test(struct training *training, const struct updater_record *record)
     describe_end(training, reason, sizeof reason);
     if (is_tested) {
         summary_test(training->summary, training->global_step, evaluation);
+        observed_test(evaluation, training->metric, training->global_step);
     }
     if (table->conclude) {
         table->conclude(training->updater, false, accuracy, reason);
@@ -822,6 +823,7 @@ static int fail(struct training *training)
 {
     const struct updater_table *table = training->updater->table;
     log_error("%s", training->error.text);
+    observe_failure(training->error.text);
     if (table->conclude) {
         table->conclude(training->updater, true, NAN, training->error.text);
     }
@@ -890,7 +892,7 @@ int training_run(struct training *training)
             break;
         }
     }
-    summary_close(training->summary, status == COMMAND_DONE);
+    summary_close(training->summary, status == COMMAND_DONE, training->end == TRAINING_INTERRUPTED);
     evaluation_destroy(&training->evaluation);
     good_model_destroy(&training->good);
     return status;

@@ -19,7 +19,7 @@ bool flags_switch(const char *text, bool *on)
     return false;
 }
 
-/* Index of the flag called name[0..length), -1 if there is none; *off tells --noflag from --flag. */
+/* Index of the flag called name[0..length), -1 if there is none; *off: it is --noflag. */
 static int find_flag(const struct flag *flags, int flag_count, const char *name, size_t length, bool *off)
 {
     *off = false;

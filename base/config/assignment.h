@@ -1,5 +1,5 @@
 /*
- * What a scheduler's environment variables tell a process: its role and the other members' addresses, expressed as the
+ * What a scheduler's environment variables define: a process's role and the other members' addresses, expressed as the
  * equivalent flags, so that ranges and relations are checked in one place.
  */
 #ifndef BASE_CONFIG_ASSIGNMENT_H

@@ -17,7 +17,7 @@ static const struct config_origin *origin(const struct config *config, const cha
     return config_origin_of(config, config_key_by_path(section, name));
 }
 
-static bool blame(const struct config *config, const char *section, const char *name, struct error *error)
+static bool error_at_key(const struct config *config, const char *section, const char *name, struct error *error)
 {
     const struct config_origin *from = origin(config, section, name);
     if (from->source == SOURCE_FLAG) {
@@ -34,9 +34,9 @@ static bool blame(const struct config *config, const char *section, const char *
                                           : error_wrap(error, "%s:%d:%d", config->path, from->line, from->column);
 }
 
-bool config_blame(const struct config *config, const char *section, const char *name, struct error *error)
+bool config_error_at(const struct config *config, const char *section, const char *name, struct error *error)
 {
-    return config->origins ? blame(config, section, name, error) : error_wrap(error, "%s.%s", section, name);
+    return config->origins ? error_at_key(config, section, name, error) : error_wrap(error, "%s.%s", section, name);
 }
 
 /* A key that is "auto": notes that the caller chooses its value. */
@@ -117,7 +117,7 @@ static bool check_hosts_disjoint(const struct config *config, struct error *erro
         for (int j = 0; j < workers->count; j++) {
             if (strcmp(ps->items[i], workers->items[j]) == 0) {
                 error_set(error, "%s is also in ps_hosts; every process needs its own port", ps->items[i]);
-                return blame(config, "cluster", "worker_hosts", error);
+                return error_at_key(config, "cluster", "worker_hosts", error);
             }
         }
     }
@@ -130,20 +130,20 @@ static bool check_steps(const struct config *config, struct error *error)
     if (images > MAX_STEP_IMAGES) {
         error_set(error, "%d micro-batches of %d images make a step of %lld images, above the limit of %d",
                   config->train.micro_batches, config->train.batch_size, (long long)images, MAX_STEP_IMAGES);
-        return blame(config, "train", "micro_batches", error);
+        return error_at_key(config, "train", "micro_batches", error);
     }
     if (config->train.nesterov && config->train.optimizer != OPTIMIZER_MOMENTUM) {
         error_set(error, "needs optimizer momentum, not %s", config_optimizer_name(config->train.optimizer));
-        return blame(config, "train", "nesterov", error);
+        return error_at_key(config, "train", "nesterov", error);
     }
     if (config->train.weight_decay > 0 && config->train.optimizer == OPTIMIZER_FTRL) {
         error_set(error,
                   "cannot be combined with optimizer ftrl, which derives weights from its slots; use l2 instead");
-        return blame(config, "train", "weight_decay", error);
+        return error_at_key(config, "train", "weight_decay", error);
     }
     if (config->train.l1 > 0 && config->train.optimizer != OPTIMIZER_FTRL) {
         error_set(error, "needs optimizer ftrl, not %s", config_optimizer_name(config->train.optimizer));
-        return blame(config, "train", "l1", error);
+        return error_at_key(config, "train", "l1", error);
     }
     return true;
 }
@@ -173,7 +173,7 @@ static bool check_placement(const struct config *config, bool *on_gpu, struct er
             gpu = named >= 0 ? named : gpu;
             continue;
         }
-        return blame(config, "train", "placement", error);
+        return error_at_key(config, "train", "placement", error);
     }
     return true;
 }
@@ -188,7 +188,7 @@ static bool check_devices(const struct config *config, struct error *error)
     if (train->precision != PRECISION_FLOAT32 && train->device == DEVICE_CPU && train->towers[0] == '\0' && !on_gpu) {
         error_set(error, "%s needs a GPU's tensor cores, but device is cpu, which computes in float32; remove it",
                   config_precision_name(train->precision));
-        return blame(config, "train", "precision", error);
+        return error_at_key(config, "train", "precision", error);
     }
     return true;
 }
@@ -208,7 +208,7 @@ static bool check_target(const struct config *config, struct error *error)
     } else {
         return true;
     }
-    return blame(config, "train", "target_accuracy", error);
+    return error_at_key(config, "train", "target_accuracy", error);
 }
 
 /* Early stopping is decided on validation images; without any it would never happen. */
@@ -219,15 +219,15 @@ static bool check_validation(const struct config *config, struct error *error)
     }
     if (config->train.target_accuracy > 0) {
         error_set(error, "needs validation images; set validation_size above 0");
-        return blame(config, "train", "target_accuracy", error);
+        return error_at_key(config, "train", "target_accuracy", error);
     }
     if (config->train.target_metric > 0) {
         error_set(error, "needs validation examples; set validation_size above 0");
-        return blame(config, "train", "target_metric", error);
+        return error_at_key(config, "train", "target_metric", error);
     }
     if (config->train.patience > 0) {
         error_set(error, "counts validations; set validation_size above 0");
-        return blame(config, "train", "patience", error);
+        return error_at_key(config, "train", "patience", error);
     }
     return true;
 }
@@ -257,7 +257,7 @@ static bool check_checkpoints(const struct config *config, struct error *error)
             key->offset == offsetof(struct config, output.save_model_secs) && config->output.save_model_secs == 0;
         if (!off) {
             error_set(error, "has no effect without a folder for checkpoints; set train_dir");
-            return blame(config, "output", names[i], error);
+            return error_at_key(config, "output", names[i], error);
         }
     }
     return true;
@@ -273,25 +273,25 @@ static bool check_synchronous(const struct config *config, struct error *error)
         const char *name = cluster->replicas_to_aggregate > 0 ? "replicas_to_aggregate" : "min_replicas";
         if (cluster->replicas_to_aggregate > 0 || cluster->min_replicas > 1) {
             error_set(error, "applies to synchronous training only; set issync=1 or remove it");
-            return blame(config, "cluster", name, error);
+            return error_at_key(config, "cluster", name, error);
         }
         return true;
     }
     if (workers > 0 && wanted > workers) {
         error_set(error, "no step could ever complete: worker_hosts lists %d, fewer than %d", workers, wanted);
-        return blame(config, "cluster", "replicas_to_aggregate", error);
+        return error_at_key(config, "cluster", "replicas_to_aggregate", error);
     }
     if (workers > 0 && cluster->min_replicas > wanted) {
         error_set(error, "must be at most %d, the gradients per step, not %d", wanted, cluster->min_replicas);
-        return blame(config, "cluster", "min_replicas", error);
+        return error_at_key(config, "cluster", "min_replicas", error);
     }
     if (cluster->max_staleness > 0) {
         error_set(error, "applies to asynchronous training only; issync drops stale gradients: set it to 0");
-        return blame(config, "cluster", "max_staleness", error);
+        return error_at_key(config, "cluster", "max_staleness", error);
     }
     if (cluster->pipeline_depth > 0) {
         error_set(error, "would make every gradient stale, and issync drops stale gradients: set it to 0");
-        return blame(config, "cluster", "pipeline_depth", error);
+        return error_at_key(config, "cluster", "pipeline_depth", error);
     }
     return true;
 }
@@ -306,7 +306,7 @@ static bool check_unused(const struct config *config, struct error *error)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!config_key_is_default(config_key_by_path("train", names[i]), config)) {
             error_set(error, "has no effect while every step is shared; set local_steps above 1, or local_epochs");
-            return blame(config, "train", names[i], error);
+            return error_at_key(config, "train", names[i], error);
         }
     }
     return true;
@@ -318,20 +318,20 @@ static bool check_asked(const struct config *config, struct error *error)
     const bool is_shared = config->cluster.ps_hosts.count > 0;
     if (!config_asks_some(&config->train) && config->train.over_selection > 1) {
         error_set(error, "has no effect while all workers are selected; set participation below 1");
-        return blame(config, "train", "over_selection", error);
+        return error_at_key(config, "train", "over_selection", error);
     }
     if (is_shared && config_asks_some(&config->train) && config->cluster.replicas_to_aggregate > 0) {
         error_set(error, "and participation both set how many workers make a round; use over_selection for backups");
-        return blame(config, "cluster", "replicas_to_aggregate", error);
+        return error_at_key(config, "cluster", "replicas_to_aggregate", error);
     }
     if (config->cluster.ps_hosts.count > 1 && config->train.clip_difference_norm > 0) {
         error_set(error, "needs whole differences on one ps: list a single ps in ps_hosts, or set it to 0");
-        return blame(config, "train", "clip_difference_norm", error);
+        return error_at_key(config, "train", "clip_difference_norm", error);
     }
     if (config->train.aggregate != AGGREGATE_TRIMMED_MEAN &&
         !config_key_is_default(config_key_by_path("train", "trim"), config)) {
         error_set(error, "has no effect without aggregate=trimmed_mean");
-        return blame(config, "train", "trim", error);
+        return error_at_key(config, "train", "trim", error);
     }
     return true;
 }
@@ -365,7 +365,7 @@ static bool check_buffer(const struct config *config, struct error *error)
     } else {
         return true;
     }
-    return blame(config, section, name, error);
+    return error_at_key(config, section, name, error);
 }
 
 static bool check_rounds(const struct config *config, struct error *error)
@@ -388,7 +388,7 @@ static bool check_rounds(const struct config *config, struct error *error)
     } else {
         return check_asked(config, error) && check_buffer(config, error);
     }
-    return blame(config, "train", name, error);
+    return error_at_key(config, "train", name, error);
 }
 
 /* Workers would count different epochs, but a step must mean the same to all. */
@@ -402,21 +402,21 @@ static bool check_own_data(const struct config *config, struct error *error)
         error_set(
             error,
             "is undefined with data_sharding=own, where each worker has its own number of examples; set train_steps");
-        return blame(config, "train", "epochs", error);
+        return error_at_key(config, "train", "epochs", error);
     }
     if (config->data.scaling == SCALING_ROBUST) {
         error_set(error, "robust needs the quantiles of all rows, which cannot be merged with data_sharding=own; use "
                          "standard or minmax");
-        return blame(config, "data", "scaling", error);
+        return error_at_key(config, "data", "scaling", error);
     }
     if (config->model.hidden_count != CONFIG_AUTO) {
         error_set(error, "derives the outer layers from the data, but with data_sharding=own no member has all of "
                          "them; give all layers");
-        return blame(config, "model", "hidden", error);
+        return error_at_key(config, "model", "hidden", error);
     }
     if (train->lr_decay < 1 && train->lr_decay_steps == 0) {
         error_set(error, "must be set with data_sharding=own, where the length of an epoch differs between workers");
-        return blame(config, "train", "lr_decay_steps", error);
+        return error_at_key(config, "train", "lr_decay_steps", error);
     }
     return true;
 }
@@ -439,7 +439,7 @@ static bool check_validate_by(const struct config *config, struct error *error)
     } else {
         return true;
     }
-    return blame(config, "train", "validate_by", error);
+    return error_at_key(config, "train", "validate_by", error);
 }
 
 /* A worker beyond worker_hosts has no shard of the data, and the chief's data server does not know it. */
@@ -448,7 +448,7 @@ static bool check_elastic(const struct config *config, struct error *error)
     const enum data_sharding sharding = config->data.data_sharding;
     if (config->cluster.elastic && sharding != SHARDING_SHUFFLED && sharding != SHARDING_OWN) {
         error_set(error, "needs data_sharding shuffled or own: workers that join have no share of the common data");
-        return blame(config, "cluster", "elastic", error);
+        return error_at_key(config, "cluster", "elastic", error);
     }
     return true;
 }
@@ -471,27 +471,27 @@ bool config_check_role(const struct config *config, struct error *error)
     const char *role = is_ps ? "ps" : "worker";
     if (cluster->ps_hosts.count == 0) {
         error_set(error, "is empty; job_name=%s needs the addresses of all ps", role);
-        return blame(config, "cluster", "ps_hosts", error);
+        return error_at_key(config, "cluster", "ps_hosts", error);
     }
     if (cluster->worker_hosts.count == 0) {
         error_set(error, "is empty; job_name=%s needs the addresses of all workers", role);
-        return blame(config, "cluster", "worker_hosts", error);
+        return error_at_key(config, "cluster", "worker_hosts", error);
     }
     if (cluster->task_index == CONFIG_AUTO && is_ps) {
         error_set(error, "is for workers: a ps's index is its position in ps_hosts");
-        return blame(config, "cluster", "task_index", error);
+        return error_at_key(config, "cluster", "task_index", error);
     }
     int listed = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;
     int count = is_ps ? listed : config_worker_room(cluster);
     if (cluster->task_index >= count) {
         error_set(error, "must be from 0 to %d (%s_hosts lists %d%s), not %d", count - 1, role, listed,
                   count > listed ? " and elastic lets more join" : "", cluster->task_index);
-        return blame(config, "cluster", "task_index", error);
+        return error_at_key(config, "cluster", "task_index", error);
     }
     if (cluster->min_workers > cluster->worker_hosts.count) {
         error_set(error, "training would never start: worker_hosts lists %d, fewer than %d",
                   cluster->worker_hosts.count, cluster->min_workers);
-        return blame(config, "cluster", "min_workers", error);
+        return error_at_key(config, "cluster", "min_workers", error);
     }
     return true;
 }

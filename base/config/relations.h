@@ -22,6 +22,6 @@ bool config_check_relations(const struct config *config, struct error *error);
  * Prefixes the error with where the key's value came from, "config.json:3:17: data.data_dir: ", "--data_dir: "; returns
  * false. Values found wrong only later are reported by it.
  */
-bool config_blame(const struct config *config, const char *section, const char *name, struct error *error);
+bool config_error_at(const struct config *config, const char *section, const char *name, struct error *error);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Slurm tells a task its own number, node and number on that node, but about the others only how many run on each node.
+ * Slurm gives a task its own number, node and number on that node, but about the others only how many run on each node.
  * So their places are known only if tasks are distributed in blocks (srun's default); each task checks that its own
  * place agrees.
  */

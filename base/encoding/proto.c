@@ -168,13 +168,13 @@ bool proto_read_varint(struct proto_reader *reader, uint64_t *value)
             return true;
         }
     }
-    return proto_spoil(reader);
+    return proto_fail(reader);
 }
 
 static bool next_fixed(struct proto_reader *reader, size_t size, uint64_t *value)
 {
     if (reader->size - reader->at < size) {
-        return proto_spoil(reader);
+        return proto_fail(reader);
     }
     *value = 0;
     for (size_t i = 0; i < size; i++) {
@@ -187,7 +187,7 @@ bool proto_next_other(struct proto_reader *reader, struct proto_field *field)
 {
     switch (field->wire) {
     case PROTO_VARINT:
-        return proto_next_varint(reader, &field->value) || proto_spoil(reader);
+        return proto_next_varint(reader, &field->value) || proto_fail(reader);
     case PROTO_FIXED64:
         return next_fixed(reader, 8, &field->value);
     case PROTO_FIXED32:
@@ -195,7 +195,7 @@ bool proto_next_other(struct proto_reader *reader, struct proto_field *field)
     case PROTO_BYTES:
         break;
     }
-    return proto_spoil(reader); /* groups, which are obsolete, and unknown wire types */
+    return proto_fail(reader); /* groups, which are obsolete, and unknown wire types */
 }
 
 float proto_float_of(uint64_t bits)

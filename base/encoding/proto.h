@@ -61,7 +61,7 @@ bool proto_read_varint(struct proto_reader *reader, uint64_t *value);
 bool proto_next_other(struct proto_reader *reader, struct proto_field *field);
 
 /* Marks the message as damaged; always false. */
-static inline bool proto_spoil(struct proto_reader *reader)
+static inline bool proto_fail(struct proto_reader *reader)
 {
     reader->damaged = true;
     return false;
@@ -96,13 +96,13 @@ static inline bool proto_next(struct proto_reader *reader, struct proto_field *f
     }
     *field = (struct proto_field){.number = (int)(key >> 3 & 0x1FFFFFFF), .wire = (enum proto_wire)(key & 7)};
     if (field->number == 0 || key >> 32 != 0) {
-        return proto_spoil(reader);
+        return proto_fail(reader);
     }
     if (field->wire != PROTO_BYTES) {
         return proto_next_other(reader, field);
     }
     if (!proto_next_varint(reader, &size) || size > reader->size - reader->at) {
-        return proto_spoil(reader);
+        return proto_fail(reader);
     }
     field->bytes = reader->bytes + reader->at;
     field->size = (size_t)size;

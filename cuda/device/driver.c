@@ -1,4 +1,4 @@
-/* libcuda by dlopen and dlsym, with errors that tell the user what to install, update or unset. */
+/* libcuda by dlopen and dlsym, with errors that say what to install, update or unset. */
 #include "cuda/device/driver.h"
 
 #include <dlfcn.h>

@@ -23,8 +23,8 @@
 
 /*
  * The supervisor's decisions about checkpoints, as a state machine without clock or disk: when to save, and which old
- * checkpoints to delete. A process that trains alone and the chief of a cluster ask it when to save, and the folder
- * (ps/checkpoint/folder.h) what stays.
+ * checkpoints to delete. A process that trains alone and the chief of a cluster ask it when to save, and their folder
+ * asks what stays.
  */
 
 struct supervisor {

@@ -135,9 +135,8 @@ static enum checkpoint_status verify_digest(struct checkpoint_file *file, struct
         crypto_generichash_update(&hash, file->chunk, size);
         offset += size;
     }
-    char hex[DIGEST_HEX + 1];
-    checkpoint_digest_hex(&hash, hex);
-    if (memcmp(hex, written->bytes, DIGEST_HEX) != 0) {
+    checkpoint_digest_hex(&hash, file->digest);
+    if (memcmp(file->digest, written->bytes, DIGEST_HEX) != 0) {
         error_set(error, "%s: is damaged: its content does not match its digest", file->path);
         return CHECKPOINT_DAMAGED;
     }
@@ -437,6 +436,17 @@ void checkpoint_close(struct checkpoint_file *file)
     free(file->kept_rows);
     free(file->header);
     free(file);
+}
+
+const char *checkpoint_digest(const struct checkpoint_file *file)
+{
+    _Static_assert((int)CHECKPOINT_DIGEST_HEX == (int)DIGEST_HEX, "the same digest");
+    return file->digest;
+}
+
+bool checkpoint_status(const struct checkpoint_file *file, struct stat *status)
+{
+    return fstat(file->fd, status) == 0;
 }
 
 const char *checkpoint_path(const struct checkpoint_file *file)

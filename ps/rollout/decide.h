@@ -25,7 +25,7 @@
  *
  * A local rollout may include a program. Then its manifest defines the waves, and the first has a canary of each
  * architecture; a member counts as restarted once a handshake reports the new build, and a worker once it has also made
- * a step in it. If canaries are much slower than before, the rollout goes no further (ps/rollout/decide.h). When the
+ * a step in it. If canaries are much slower than before, the rollout goes no further. When the
  * workers are done, worker 0 writes a checkpoint, and every ps restarts at once, which costs a generation. ps 0 goes
  * last; when it is back in the target, the rollout continues.
  *

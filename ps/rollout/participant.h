@@ -3,8 +3,7 @@
  * and reports its progress. The host handles what a change means for training.
  *
  * Orders are idempotent and may arrive any number of times, and after restarts on either side; a member that was away
- * does at once what the others did in steps. One thread at a time.
- * It also detects drift (ps/rollout/participant.h).
+ * does at once what the others did in steps. One thread at a time. It also detects drift (config_drift_begin).
  */
 #ifndef PS_ROLLOUT_PARTICIPANT_H
 #define PS_ROLLOUT_PARTICIPANT_H
@@ -112,6 +111,8 @@ struct rollout_participant {
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
     struct target_program program;
+    uint64_t floor;           /* as this process wrote it (base/config/versions.h); 0: not yet */
+    bool floor_failed;        /* it could not be written, and that was logged */
     struct audit_meter meter; /* for received manifests */
     uint32_t refusals;        /* orders ignored since a refusal: it is not tried again at each */
     double failed_s;          /* when this process learned that its predecessor died in the version it is ordered to */
@@ -124,7 +125,7 @@ struct participant_order {
     enum rollout_order order;
     bool settled; /* no rollout is in progress */
     uint64_t target;
-    uint64_t in_force; /* of ORDER_CATCH_UP */
+    uint64_t in_force; /* the version that the fleet is in, or goes back to */
     int64_t step;
     const uint8_t *manifest; /* NULL unless included */
     size_t manifest_size;

@@ -4,7 +4,8 @@
  * The leader takes all stripes' locks in order, like a pass through them, and determines which blocks change: that
  * fixes each block's place in the answer, so that stripes can be processed in any order. For every stripe the gradients
  * are summed in the first stage's memory, the optimizer updates the parameters, and what changed is packed. The sum is
- * computed without flushing denormals to zero, as in collect.c; the optimizer runs with it, as everywhere.
+ * computed without flushing denormals to zero, as by a collector (ps/store/store.h); the optimizer runs with it, as
+ * everywhere.
  */
 #include <assert.h>
 #include <limits.h>
@@ -145,7 +146,7 @@ static void add(float *restrict sum, const float *restrict gradient, float weigh
 
 /*
  * The mean of one block's gradients, in the first worker's stage: no other memory is needed, and that stage is not used
- * after its step. A gradient is divided before it is added, as in collect.c; the other order gives other bits.
+ * after its step. A gradient is divided before it is added, as for micro-batches (ps/store/store.h); the other order gives other bits.
  */
 static void sum_block(struct shard *shard, const struct aggregate *aggregate, size_t i)
 {

@@ -119,7 +119,7 @@ bool int8_widen(float *values, const uint8_t *bytes, size_t n);
 /*
  * The largest floats of a gradient, by magnitude: those worth sending (Strom, "Scalable Distributed DNN Training Using
  * Commodity GPU Cloud Computing", 2015; Lin et al., "Deep Gradient Compression", 2018). The sender adds the rest to
- * what it sends next, as with int8 (ps/store/codec.h).
+ * what it sends next, as with int8.
  *
  * They are sent in pieces, each with the chosen floats among up to LARGEST_PIECE consecutive floats of the vector:
  *      2 bytes     the number of chosen floats, little-endian
@@ -180,10 +180,10 @@ bool largest_read_values(float *values, const uint8_t *bytes, size_t count, enum
 /*
  * The model as it was sent to workers, if parameters travel packed: in synchronous training with wire_dtype int8 or
  * wire_top (DTYPE_INT8 and DTYPE_LARGEST_...). A shard keeps one sent model for all workers: after each step it sends
- * the difference of the parameters from it, packed like gradients (ps/store/codec.h), and a worker
- * that knew the sent model before the step knows it afterwards. So packing errors are not lost: they are part of the
- * next difference (Tang et al., "DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-Pass Error-Compensated
- * Compression", 2019). A worker that does not know that model gets all of it, as float32.
+ * the difference of the parameters from it, packed like gradients, and a worker that knew the sent model before the
+ * step knows it afterwards. So packing errors are not lost: they are part of the next difference (Tang et al.,
+ * "DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-Pass Error-Compensated Compression", 2019). A worker
+ * that does not know that model gets all of it, as float32.
  *
  * Both sides update it by sent_model_apply, and so to the same bits; not while denormals are flushed (optimizer_enter).
  */

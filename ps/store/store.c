@@ -63,8 +63,7 @@ void store_create(struct store *store, const struct model *model, const struct c
         rows += (size_t)model->variables[i].rows;
     }
     size_t bytes = vectors * vector_bytes + round_up(rows);
-    char *memory =
-        must_have(memory_aligned(bytes), bytes, "parameters and optimizer slots: make model.layers smaller");
+    char *memory = must_have(memory_aligned(bytes), bytes, "parameters and optimizer slots: make model.layers smaller");
     memset(memory, 0, bytes);
     store->memory = memory;
     store->model = model;

@@ -142,7 +142,7 @@ CASES = [
     Case("tfrecord_of_jpeg", "tf.io.encode_jpeg in TFRecord files",
          {"d/train.tfrecord": records("train", 20), "d/test.tfrecord": records("test", 6)}, [TRAIN], [accuracy(1)]),
     Case("info", "data info shows size and colours", TILES, [INFO],
-         [says("training: 40 images of 8x8 in colour, 2 classes")]),
+         [says("training: 40 images of 8x8 in colour, 2 classes", "images per class  green: 20", "red: 20")]),
     Case("convert_keeps_colours", "to IDX files, and back", TILES,
          ["trainer convert --data_dir=d --to=idx --out=i", "trainer convert --data_dir=i --to=folders --out=f",
           "trainer data info --data_dir=f"], [says("test: 12 images of 8x8 in colour")]),

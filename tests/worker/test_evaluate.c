@@ -79,7 +79,6 @@ static void worst_pairs_come_first(void **state)
 {
     (void)state;
     struct evaluation evaluation;
-    struct error error;
     struct confused_pair pairs[3];
     create(&evaluation, CLASSES);
     assert_int_equal(evaluation_worst_pairs(&evaluation, pairs, 3), 0);

@@ -53,7 +53,6 @@ static struct examples part_of(int outputs, int targets, int first, int count)
 
 static void create(struct evaluation *evaluation, const struct config_train *train, int outputs, int targets)
 {
-    struct error error;
     const struct evaluation_options options = {
         .train = train, .outputs = outputs, .rows = ROWS, .targets = targets, .bins = true};
     evaluation_create(evaluation, &options);

@@ -58,7 +58,6 @@ static void make_engine(struct scene *scene)
 static void begin(struct scene *scene, const int *layers, int layer_count, int numbers, int codes,
                   struct test_random *random)
 {
-    struct error error;
     memset(scene, 0, sizeof *scene);
     test_config(&scene->config, &scene->model, layers, layer_count, 1);
     scene->config.output.kept_rows = 4;
@@ -80,7 +79,7 @@ static void begin(struct scene *scene, const int *layers, int layer_count, int n
     scene->dataset.validation = scene->rows;
     scene->config.train.ema_decay = 0; /* for the engine, as when serving */
     make_engine(scene);
-    scene->text = kept_rows_tell(&scene->config, &scene->dataset, NULL, &scene->state);
+    scene->text = kept_rows_write(&scene->config, &scene->dataset, NULL, &scene->state);
 }
 
 static void end(struct scene *scene)
@@ -180,7 +179,7 @@ static void digits_that_float32_has_not_are_not_asked_for(void **unused)
         }
         cancel(&scene);
         free(scene.text);
-        scene.text = kept_rows_tell(&scene.config, &scene.dataset, NULL, &scene.state);
+        scene.text = kept_rows_write(&scene.config, &scene.dataset, NULL, &scene.state);
         if (!check(&scene, scene.text, &count, &error)) {
             fail_msg("%s", error.text);
         }
@@ -197,14 +196,14 @@ static void some_keep_none(void **unused)
     (void)unused;
     begin(&scene, (const int[]){20, 3}, 2, 0, 0, &random);
     scene.config.data.data_sharding = SHARDING_OWN; /* own rows never leave the machine */
-    assert_null(kept_rows_tell(&scene.config, &scene.dataset, NULL, &scene.state));
+    assert_null(kept_rows_write(&scene.config, &scene.dataset, NULL, &scene.state));
     scene.config.data.data_sharding = SHARDING_SHUFFLED;
     scene.config.output.kept_rows = 0;
-    assert_null(kept_rows_tell(&scene.config, &scene.dataset, NULL, &scene.state));
+    assert_null(kept_rows_write(&scene.config, &scene.dataset, NULL, &scene.state));
     scene.config.output.kept_rows = 4;
     scene.dataset.validation.count = 0;
-    assert_null(kept_rows_tell(&scene.config, &scene.dataset, NULL, &scene.state));
-    char *of_test = kept_rows_tell(&scene.config, &scene.dataset, &scene.rows, &scene.state);
+    assert_null(kept_rows_write(&scene.config, &scene.dataset, NULL, &scene.state));
+    char *of_test = kept_rows_write(&scene.config, &scene.dataset, &scene.rows, &scene.state);
     assert_string_equal(of_test, scene.text);
     free(of_test);
     for (int v = 0; v < STORE_VECTORS; v++) {
@@ -213,7 +212,7 @@ static void some_keep_none(void **unused)
             scene.state.vectors[v][scene.model.variables[1].offset] = NAN;
         }
     }
-    assert_null(kept_rows_tell(&scene.config, &scene.dataset, &scene.rows, &scene.state));
+    assert_null(kept_rows_write(&scene.config, &scene.dataset, &scene.rows, &scene.state));
     assert_true(check(&scene, NULL, &count, &error));
     assert_int_equal(count, 0);
     end(&scene);

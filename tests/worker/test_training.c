@@ -178,7 +178,6 @@ static void fake_end(struct stage *stage)
 static int set_up(void **state)
 {
     struct stage *stage = calloc(1, sizeof *stage);
-    struct error error;
     config_defaults(&stage->config);
     snprintf(stage->folder, sizeof stage->folder, "/tmp/test_training.XXXXXX");
     assert_non_null(mkdtemp(stage->folder));

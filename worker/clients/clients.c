@@ -439,7 +439,7 @@ static bool create_all(struct runners *runners, const struct engine_options *opt
             return false;
         }
     }
-    if (runners->pool && options->gives_way) {
+    if (runners->pool && options->low_priority) {
         pool_give_way(runners->pool);
     }
     return true;
@@ -827,7 +827,7 @@ static const struct engine_table clients_table = {
     .global_step = clients_global_step,
     .set_global_step = clients_set_global_step,
     .keep = clients_keep,
-    .recall = clients_load_state,
+    .load_state = clients_load_state,
     .describe = clients_describe,
     .destroy = clients_destroy,
 };

@@ -527,7 +527,7 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
         cpu_destroy(&engine->engine);
         return false;
     }
-    if (options->gives_way) {
+    if (options->low_priority) {
         pool_give_way(engine->pool);
     }
     *out = &engine->engine;

@@ -25,17 +25,14 @@
 /* The folder of a part; "" if there is none that contains folders. */
 bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error);
 
-/*
- * The class names of a training set (worker/data/folders.h), which the caller frees; NULL: they are
- * numbers.
- */
+/* The class names of a training set, which the caller frees; NULL: they are numbers. */
 bool folders_class_names(char **text, const char *training, struct error *error);
 
 /*
  * The shape of all pictures, by the heads of those of the training set: data.color and data.image_size, and what is
  * left open by these: in colour if any is stored so; the pictures' own size if they are all of one, else at most 64x64.
- * inputs: of a model whose layers are given, which decide what the keys leave open; else 0. is_logged: a line of the log
- * says what was found and chosen.
+ * inputs: of a model whose layers are given, which decide what the keys leave open; else 0. is_logged: a line of the
+ * log says what was found and chosen.
  */
 bool folders_shape(struct image_shape *shape, const char *training, const struct config_data *config, int inputs,
                    bool is_logged, struct error *error);

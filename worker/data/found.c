@@ -125,7 +125,7 @@ bool found_say_missing(enum data_source source, enum dataset_part part, const st
     say_content(config->data.data_dir, content, sizeof content);
     say_wanted(source, part, config, wanted, sizeof wanted);
     error_set(error, "%.300s %s, and %s", config->data.data_dir, content, wanted);
-    return config_blame(config, "data", "data_dir", error);
+    return config_error_at(config, "data", "data_dir", error);
 }
 
 static bool say_no_folder(const struct config *config, struct error *error)
@@ -145,7 +145,7 @@ static bool say_no_folder(const struct config *config, struct error *error)
                   "there is no folder %.300s%s; name the one with the data, or mount its disk (" HOW_TO_GET_DATA ")",
                   folder, in);
     }
-    return config_blame(config, "data", "data_dir", error);
+    return config_error_at(config, "data", "data_dir", error);
 }
 
 bool found_check_folder(const struct config *config, struct error *error)
@@ -157,7 +157,7 @@ bool found_check_folder(const struct config *config, struct error *error)
             return say_no_folder(config, error);
         }
         file_error(error, folder, "cannot be looked at", errno);
-        return config_blame(config, "data", "data_dir", error);
+        return config_error_at(config, "data", "data_dir", error);
     }
     if (!S_ISDIR(status.st_mode)) {
         const char *slash = strrchr(folder, '/');
@@ -167,11 +167,11 @@ bool found_check_folder(const struct config *config, struct error *error)
                   : slash         ? (int)(slash - folder)
                                   : 1,
                   slash ? folder : ".", slash ? slash + 1 : folder);
-        return config_blame(config, "data", "data_dir", error);
+        return config_error_at(config, "data", "data_dir", error);
     }
     if (access(folder, R_OK | X_OK) != 0) {
         file_error(error, folder, "cannot be read", errno);
-        return config_blame(config, "data", "data_dir", error);
+        return config_error_at(config, "data", "data_dir", error);
     }
     return true;
 }

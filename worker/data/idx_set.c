@@ -18,7 +18,7 @@ static bool need_file(const struct data_files *files, enum data_file file, const
                      folder, data_file_names[file], HOW_TO_GET_DATA);
 }
 
-/* [count, height, width] of an IDX file of images; [count, pixels] is read as one row, [count, height, width, 3] in colour. */
+/* [count, height, width] of an IDX file of images, with 3 behind it in colour; [count, pixels] is read as one row. */
 static bool image_shape(struct examples *examples, const struct idx_header *header, const char *path,
                         struct error *error)
 {

@@ -1237,13 +1237,6 @@ int image_side(int pixels)
     return side * side == pixels ? side : 0;
 }
 
-const char *image_shape_text(const struct image_shape *shape, char text[IMAGE_SHAPE_TEXT])
-{
-    snprintf(text, IMAGE_SHAPE_TEXT, "%dx%d%s", shape->height, shape->width,
-             shape->channels == IMAGE_RGB ? " in colour" : "");
-    return text;
-}
-
 bool image_size_parse(const char *text, int *height, int *width, struct error *error)
 {
     char end;

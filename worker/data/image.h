@@ -47,8 +47,8 @@ struct image_head {
 bool image_is_known(const uint8_t *bytes, size_t size);
 
 /*
- * Reads the head alone. The bytes may be the first part of a file: *more says that the head goes beyond them. False: not
- * (yet) known, and the error says why.
+ * Reads the head alone. The bytes may be the first part of a file: *more says that the head goes beyond them. False:
+ * not (yet) known, and the error says why.
  */
 bool image_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error);
 
@@ -86,10 +86,6 @@ size_t image_fit_memory(int height, const struct image_shape *shape);
  * there are no inputs.
  */
 struct image_shape image_shape_of(int inputs);
-
-/* "32x48 in colour": height x width, as in data.image_size. */
-enum { IMAGE_SHAPE_TEXT = 48 };
-const char *image_shape_text(const struct image_shape *shape, char text[IMAGE_SHAPE_TEXT]);
 
 /* The sides that data.image_size gives; 0 for "auto". False: it is neither, and the error says so. */
 bool image_size_parse(const char *text, int *height, int *width, struct error *error);

@@ -23,7 +23,7 @@ static bool find_newest(struct checkpoint_file **file, const char *folder, struc
     return *file || error_set(error, "%s: no intact checkpoint; train with --train_dir=%s first", folder, folder);
 }
 
-/* Was the best one found before the run went on with other data, as the newest tells? */
+/* Was the best one found before the run went on with other data, by the newest checkpoint? */
 static bool is_outdated(const struct checkpoint_file *best, const char *folder)
 {
     struct checkpoint_file *newest = NULL;

@@ -146,7 +146,8 @@ static bool write_checkpoint(struct chief *chief, int targets, int64_t global_st
         keep_sent_model(chief, global_step);
     }
     const double began_s = clock_monotonic_s();
-    char *kept_rows = kept_rows_tell(chief->options.config, chief->options.dataset, chief->options.test, &chief->state);
+    char *kept_rows =
+        kept_rows_write(chief->options.config, chief->options.dataset, chief->options.test, &chief->state);
     info->kept_rows = kept_rows;
     const bool written = checkpoint_folder_save(&chief->ledger.folder, targets, &chief->state, info, &error);
     free(kept_rows);
@@ -764,7 +765,7 @@ static enum exchange_result write_shards(struct chief *chief, uint32_t generatio
 }
 
 /* The shards may be of later steps than the newest checkpoint, and the best model too. */
-static void recall_best(struct chief *chief, int64_t global_step)
+static void load_best(struct chief *chief, int64_t global_step)
 {
     struct checkpoint_info *info = &chief->ledger.info;
     struct checkpoint_file *file;
@@ -813,7 +814,7 @@ static enum exchange_result begin_once(struct chief *chief, struct shard_status 
     if (!find_state(chief, false, source, sizeof source, error)) {
         return EXCHANGE_FAILED;
     }
-    recall_best(chief, start->global_step);
+    load_best(chief, start->global_step);
     begin_supervising(chief, chief->ledger.info.global_step);
     chief_order_ahead(chief, start->global_step);
     return EXCHANGE_OK;

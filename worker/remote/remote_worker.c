@@ -353,7 +353,7 @@ static struct engine_options engine_options(struct remote_worker *worker)
         .model = &worker->model,
         .config = &worker->engine_config,
         .like = worker->dataset.train.count > 0 || worker->dataset.schema ? &worker->dataset.train : NULL,
-        .gives_way = worker->low_priority};
+        .low_priority = worker->low_priority};
 }
 
 static bool create_engine(struct remote_worker *worker, struct error *error)
@@ -444,7 +444,7 @@ static bool create_fetcher(struct remote_worker *worker, struct error *error)
 
 /*
  * Own rows must mean the same to the model as the other workers' rows; and new data the same as those that the model
- * was trained on, which only the chief's checkpoint tells.
+ * was trained on, which only the chief's checkpoint holds.
  */
 static bool take_schema(struct remote_worker *worker, struct error *error)
 {

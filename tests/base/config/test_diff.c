@@ -23,7 +23,6 @@ static void names_what_differs(void **state)
     (void)state;
     struct config before, after;
     struct config_diff diff;
-    struct error error;
     char line[256];
     parse(&before, "{\"train\": {\"learning_rate\": 0.5, \"num_threads\": 1}}");
     parse(&after, "{\"fleet\": {\"version\": 9}, \"model\": {\"layers\": [784, 10]}, "
@@ -48,7 +47,6 @@ static void finds_nothing_between_equals(void **state)
     (void)state;
     struct config before, after;
     struct config_diff diff;
-    struct error error;
     parse(&before, "{}");
     parse(&after, "{\"train\": {\"micro_batches\": 1}}"); /* set or by default */
     config_diff(&diff, &before, &after, SCOPE_JOB);
@@ -64,7 +62,6 @@ static void job_text_is_a_config(void **state)
 {
     (void)state;
     struct config before, after;
-    struct error error;
     char digest[CONFIG_DIGEST_HEX + 1], again[CONFIG_DIGEST_HEX + 1];
     parse(&before, "{\"train\": {\"optimizer\": \"adam\", \"epochs\": 3}, \"cluster\": {\"ps_hosts\": [\"a:1\"], "
                    "\"worker_hosts\": [\"b:1\", \"c:1\"]}, \"fleet\": {\"name\": \"f\", \"version\": 3}}");

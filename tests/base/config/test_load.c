@@ -219,7 +219,6 @@ static void digest_of_the_defaults(void **state)
 {
     (void)state;
     struct config config;
-    struct error error;
     char digest[CONFIG_DIGEST_HEX + 1];
     static const char known[] = "ba269e42275994539942ae68dc7b1d0ae6b690f1c464c944763076ef511eb051";
     config_defaults(&config);
@@ -243,7 +242,6 @@ static void digest_is_of_values(void **state)
 {
     (void)state;
     struct config config;
-    struct error error;
     char defaults[CONFIG_DIGEST_HEX + 1], digest[CONFIG_DIGEST_HEX + 1];
     config_defaults(&config);
     config_digest(&config, defaults);

@@ -133,12 +133,12 @@ static void check_chacha(const struct fields *fields, const char *verdict)
     mbedtls_chachapoly_init(&context);
     assert_int_equal(mbedtls_chachapoly_setkey(&context, KEY), 0);
     int result = mbedtls_chachapoly_auth_decrypt(&context, SIZE, NONCE, ADDITIONAL, fields->bytes[5], SEALED, got);
-    verdict_is(result == 0, verdict, "aead.c");
+    verdict_is(result == 0, verdict, "mbedTLS");
     if (result == 0) {
-        result_is(got, PLAIN, SIZE, "aead.c");
+        result_is(got, PLAIN, SIZE, "mbedTLS");
         assert_int_equal(mbedtls_chachapoly_encrypt_and_tag(&context, SIZE, NONCE, ADDITIONAL, PLAIN, got, tag), 0);
-        result_is(got, SEALED, SIZE, "aead.c");
-        result_is(tag, fields->bytes[5], TAG, "aead.c");
+        result_is(got, SEALED, SIZE, "mbedTLS");
+        result_is(tag, fields->bytes[5], TAG, "mbedTLS");
     }
     mbedtls_chachapoly_free(&context);
 }

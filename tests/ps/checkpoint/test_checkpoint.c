@@ -97,7 +97,6 @@ struct fixture {
 
 static void begin(struct fixture *fixture, int hidden, enum optimizer_kind kind, double ema_decay)
 {
-    struct error error;
     fixture->config = model_config(hidden);
     model_layout(&fixture->model, &fixture->config);
     fixture->train = train_config(kind, ema_decay);

@@ -34,7 +34,6 @@ static int used_roots;
 static int set_up(void **unused)
 {
     (void)unused;
-    struct error error;
     model_layout(&model, &model_config);
     snprintf(root, sizeof root, "/tmp/test_checkpoint_folder.%ld.%d", (long)getpid(), used_roots++);
     checkpoint_state_create(&snapshot, &model, &train);

@@ -73,7 +73,6 @@ static void rounds_follow_the_papers(void **state)
         struct test_random random = test_random_begin("outer");
         const struct config_train train = rounds_of((enum outer_optimizer)kind), outer = outer_train(&train);
         struct store store;
-        struct error error;
         struct paper paper = {.x = 0.25};
         store_create(&store, &model, &outer);
         store.vectors[STORE_PARAMETERS][weights->offset] = 0.25f;

@@ -154,7 +154,6 @@ static void assert_same(const struct store *a, const struct store *b)
 
 static void create(struct store *store, const struct model *model, const struct config_train *config)
 {
-    struct error error;
     store_create(store, model, config);
     model_initialise(model, &model_config, config->seed, store->vectors[STORE_PARAMETERS]);
     if (store->vectors[STORE_AVERAGES]) {

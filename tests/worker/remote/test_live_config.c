@@ -204,7 +204,6 @@ static const struct participant_host *host(void)
 static void live_change(void **state)
 {
     struct config next, mine;
-    struct error error;
     (void)state;
     begin("1");
     config_defaults(&next);

@@ -12,6 +12,7 @@
 
 #include "net/socket.h"
 #include "tests/worker/remote/story.h"
+#include "worker/dataset.h"
 #include "worker/remote/data_server.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/heartbeat.h"
@@ -38,7 +39,6 @@ static struct bench {
     struct identity identity;
     struct traffic traffic;
     struct dataset dataset;
-    struct plan plan;
     struct engine engine;
 } bench;
 
@@ -135,8 +135,8 @@ static void try_part(size_t which)
 static void begin(void)
 {
     struct config_setting settings[] = {
-        {"insecure", "true"},   {"layers", "6,20,3"},   {"ps_hosts", "127.0.0.1:1,127.0.0.1:2"},
-        {"worker_hosts", NULL}, {"job_name", "worker"}, {"bind", "127.0.0.1"},
+        {"insecure", "true"},   {"layers", "6,20,3"},     {"ps_hosts", "127.0.0.1:1,127.0.0.1:2"},
+        {"worker_hosts", NULL}, {"job_name", "worker"},   {"bind", "127.0.0.1"},
         {"batch_size", "4"},    {"wire_dtype", "float32"}};
     struct error error;
     char hosts[80];
@@ -154,7 +154,6 @@ static void begin(void)
     model_layout(&bench.model, &bench.config.model);
     bench.engine.table = &table;
     bench.dataset.train = (struct examples){.count = 10, .height = 2, .width = 3, .classes = 3};
-    bench.plan.last_step = 10;
     parameters = calloc(bench.model.float_count, sizeof *parameters);
 }
 

@@ -255,6 +255,29 @@ static void add_numbers(const struct encoder_numbers *numbers, const double *row
     }
 }
 
+/*
+ * A category's number. Categories that are numbers are the same however they are written: 7 is 7.0 is 7.00, as programs
+ * between the data and a request write them differently.
+ */
+static int find_category(const struct dictionary *categories, const char *text, size_t size)
+{
+    static const char *const formats[] = {"%.15g", "%.17g", "%.1f", "%.2f", "%.3f"};
+    int found = dictionary_find(categories, text, size);
+    double number;
+    if (found >= 0 || number_parse(text, size, &number) != NUMBER_FINITE) {
+        return found;
+    }
+    for (size_t i = 0; found < 0 && i < sizeof formats / sizeof formats[0]; i++) {
+        char other[400]; /* DBL_MAX with three decimals */
+        double same;
+        const int length = snprintf(other, sizeof other, formats[i], number);
+        if (number_parse(other, (size_t)length, &same) == NUMBER_FINITE && same == number) {
+            found = dictionary_find(categories, other, (size_t)length);
+        }
+    }
+    return found;
+}
+
 /* The position of a category. */
 static int32_t find_place(const struct schema_column *column, const struct row *row, int source)
 {
@@ -264,7 +287,7 @@ static int32_t find_place(const struct schema_column *column, const struct row *
     if (number_is_missing(text, size)) {
         return column->place + (column->may_miss ? 1 + column->categories.count : 0);
     }
-    return column->place + 1 + dictionary_find(&column->categories, text, size);
+    return column->place + 1 + find_category(&column->categories, text, size);
 }
 
 static bool add_feature(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,

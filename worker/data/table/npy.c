@@ -737,6 +737,15 @@ const char *npy_column_name(const struct npy_reader *reader, int column, char na
     return name;
 }
 
+char npy_kind(const struct npy_reader *reader)
+{
+    char kind = reader->count > 0 ? reader->arrays[0].kind : '\0';
+    for (int i = 1; i < reader->count; i++) {
+        kind = reader->arrays[i].kind == kind ? kind : '\0';
+    }
+    return kind;
+}
+
 const char *npy_left_out(const struct npy_reader *reader, int index)
 {
     return index < reader->left_out_count ? reader->left_out[index] : "";

@@ -46,6 +46,8 @@ const char *npy_column_name(const struct npy_reader *reader, int column, char na
 
 /* Arrays of an archive that are not columns are skipped: the reason for this one; "" if there are not as many. */
 const char *npy_left_out(const struct npy_reader *reader, int index);
+/* 'b', 'i', 'u' or 'f', as numpy calls the kind of all its numbers; '\0': it has several. */
+char npy_kind(const struct npy_reader *reader);
 const char *npy_name(const struct npy_reader *reader);
 
 /* The next row as numbers [columns], valid until the next call; *there: whether there was one. */

@@ -285,6 +285,11 @@ const char *rows_column_name(const struct rows *rows, int column)
     return rows->names[column];
 }
 
+char rows_number_kind(const struct rows *rows)
+{
+    return rows->npy ? npy_kind(rows->npy) : '\0';
+}
+
 bool rows_has_header(const struct rows *rows)
 {
     return rows->has_header;

@@ -58,6 +58,7 @@ struct row row_behind(const struct row *row, int index);
 /* Column names: those of the header, or else numbers from 0. */
 int rows_columns(const struct rows *rows);
 const char *rows_column_name(const struct rows *rows, int column);
+char rows_number_kind(const struct rows *rows); /* of an array (worker/data/table/npy.h); else '\0' */
 bool rows_has_header(const struct rows *rows);
 char rows_delimiter(const struct rows *rows); /* of a text file; "," of others */
 const char *rows_name(const struct rows *rows);

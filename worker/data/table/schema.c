@@ -9,6 +9,9 @@
 #include <cJSON.h>
 
 #include "base/config/keys.h"
+#include "base/text/json.h"
+#include "base/text/json_value.h"
+#include "worker/data/table/number.h"
 
 static const char *const task_names[] = {"class", "flags", "numbers", "inputs", NULL};
 static const char *const role_names[] = {"feature", "target", "weight", NULL};
@@ -254,87 +257,109 @@ bool schema_finish(struct schema *schema, struct error *error)
                                       error_set(error, "out of memory for the names of columns and categories"));
 }
 
-/* The index of a word in a list; -1 if it is missing. */
-static int find_word(const cJSON *object, const char *name, const char *const *words)
+/* Reads in place: the text may be another member's, and of any size that a message holds. */
+struct schema_reader {
+    struct schema *schema;
+    char *scratch; /* room for any string of the text */
+};
+
+static const char *unescape(const struct schema_reader *reader, struct json_value string, size_t *size)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    for (int i = 0; cJSON_IsString(item) && words[i]; i++) {
-        if (strcmp(item->valuestring, words[i]) == 0) {
+    *size = json_unescape(string, reader->scratch);
+    reader->scratch[*size] = '\0';
+    return reader->scratch;
+}
+
+/* The index of a word in a list; -1 if it is missing. */
+static int find_word(struct json_value object, const char *name, const char *const *words)
+{
+    const struct json_value item = json_member(object, name);
+    for (int i = 0; item.kind == JSON_STRING && words[i]; i++) {
+        if (json_is(item, words[i])) {
             return i;
         }
     }
     return -1;
 }
 
-static bool get_double(const cJSON *object, const char *name, double *number)
+static bool get_double(struct json_value object, const char *name, double *number)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    *number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
-    return isfinite(*number);
+    const struct json_value item = json_member(object, name);
+    return item.kind == JSON_NUMBER && number_parse(item.text, item.size, number) == NUMBER_FINITE;
 }
 
 /* One that may be missing, and then stays as it is. */
-static bool get_bound(const cJSON *object, const char *name, double *number)
+static bool get_bound(struct json_value object, const char *name, double *number)
 {
-    return !cJSON_HasObjectItem(object, name) || get_double(object, name, number);
+    return json_member(object, name).kind == JSON_NONE || get_double(object, name, number);
 }
 
-static bool get_categories(struct schema_column *column, const cJSON *array)
+static bool get_categories(const struct schema_reader *reader, struct schema_column *column, struct json_value array)
 {
-    const cJSON *item;
-    int expected = 0;
-    cJSON_ArrayForEach(item, array)
-    {
-        if (!cJSON_IsString(item) ||
-            dictionary_add(&column->categories, item->valuestring, strlen(item->valuestring)) != expected++) {
+    struct json_walk walk = json_walk(array);
+    struct json_value item;
+    size_t size;
+    for (int expected = 0; json_next(&walk, &item); expected++) {
+        if (item.kind != JSON_STRING) {
+            return false;
+        }
+        const char *text = unescape(reader, item, &size);
+        if (dictionary_add(&column->categories, text, size) != expected) {
             return false; /* also a duplicate */
         }
     }
-    return cJSON_IsArray(array);
+    return array.kind == JSON_ARRAY;
 }
 
-static bool get_column(struct schema *schema, const cJSON *object)
+static bool get_column(const struct schema_reader *reader, struct json_value object)
 {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
+    const struct json_value name = json_member(object, "name");
     const int role = find_word(object, "role", role_names), kind = find_word(object, "kind", kind_names);
-    if (!cJSON_IsString(name) || role < 0 || kind < 0) {
+    size_t size;
+    if (name.kind != JSON_STRING || role < 0 || kind < 0) {
         return false;
     }
     struct schema_column *column =
-        schema_add(schema, name->valuestring, (enum schema_role)role, (enum schema_kind)kind);
+        schema_add(reader->schema, unescape(reader, name, &size), (enum schema_role)role, (enum schema_kind)kind);
     if (!column) {
         return false;
     }
-    column->may_miss = role == SCHEMA_FEATURE && cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "may_miss"));
+    column->may_miss = role == SCHEMA_FEATURE && json_member(object, "may_miss").kind == JSON_TRUE;
     if (kind == SCHEMA_CATEGORY) {
-        return get_categories(column, cJSON_GetObjectItemCaseSensitive(object, "categories"));
+        return get_categories(reader, column, json_member(object, "categories"));
     }
     return get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
            get_double(object, "fill", &column->fill) && column->scale != 0 && get_bound(object, "low", &column->low) &&
            get_bound(object, "high", &column->high) && column->low <= column->high;
 }
 
-static bool get_columns(struct schema *schema, const cJSON *root)
+static bool get_columns(const struct schema_reader *reader, struct json_value root)
 {
-    const cJSON *columns = cJSON_GetObjectItemCaseSensitive(root, "columns"), *object;
+    const struct json_value columns = json_member(root, "columns");
     const int task = find_word(root, "task", task_names);
-    bool done = cJSON_IsArray(columns) && task >= 0;
-    cJSON_ArrayForEach(object, columns)
-    {
-        done = done && get_column(schema, object);
+    struct json_walk walk = json_walk(columns);
+    struct json_value object;
+    bool done = columns.kind == JSON_ARRAY && task >= 0;
+    while (done && json_next(&walk, &object)) {
+        done = get_column(reader, object);
     }
-    schema->task = (enum schema_task)(done ? task : 0);
+    reader->schema->task = (enum schema_task)(done ? task : 0);
     return done;
 }
 
 bool schema_parse(struct schema *schema, const char *text, struct error *error)
 {
+    const size_t text_size = strlen(text);
+    struct schema_reader reader = {schema, malloc(text_size + 1)};
+    struct json_place place;
+    double version = SCHEMA_VERSION;
     *schema = (struct schema){.count = 0};
-    cJSON *root = cJSON_Parse(text);
-    const cJSON *version = cJSON_GetObjectItemCaseSensitive(root, "version");
-    const bool is_other = cJSON_IsNumber(version) && version->valuedouble != SCHEMA_VERSION;
-    bool done = version && !is_other && get_columns(schema, root);
-    cJSON_Delete(root);
+    bool done = reader.scratch && json_check_bytes(text, text_size, &place, error);
+    const struct json_value root = done ? json_whole(text, text_size) : (struct json_value){.kind = JSON_NONE};
+    const struct json_value item = json_member(root, "version");
+    const bool is_other = get_double(root, "version", &version) && version != SCHEMA_VERSION;
+    done = item.kind != JSON_NONE && !is_other && get_columns(&reader, root);
+    free(reader.scratch);
     if (!done) {
         schema_free(schema);
         return error_set(error, is_other ? "the preprocessing in it is of another version of this program"

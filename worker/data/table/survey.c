@@ -237,24 +237,32 @@ static void stop_counting(struct survey *survey, struct survey_column *column)
     dictionary_free(&column->values);
 }
 
-/* Counts a value: false if out of memory. */
+bool survey_count(struct survey *survey, struct survey_column *column, const char *text, size_t size, int64_t times)
+{
+    const int before = column->values.count;
+    if ((before >= MOST_VALUES || survey->bytes >= MOST_BYTES) && dictionary_find(&column->values, text, size) < 0) {
+        stop_counting(survey, column);
+        return true;
+    }
+    const int number = dictionary_add(&column->values, text, size);
+    if (number < 0) {
+        return false;
+    }
+    column->values.entries[number].count += times - 1;
+    if (column->values.count > before) {
+        column->bytes += size + VALUE_BYTES;
+        survey->bytes += size + VALUE_BYTES;
+    }
+    return true;
+}
+
 static bool count_value(struct survey *survey, struct survey_column *column, const struct row *row, int index)
 {
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
     const bool is_class = column->use == USE_TARGET && !column->is_category;
     const char *text = (is_class ? row_class : row_text)(row, index, buffer, &size);
-    const int before = column->values.count;
-    if ((before >= MOST_VALUES || survey->bytes >= MOST_BYTES) && dictionary_find(&column->values, text, size) < 0) {
-        stop_counting(survey, column);
-        return true;
-    }
-    const bool done = dictionary_add(&column->values, text, size) >= 0;
-    if (column->values.count > before) {
-        column->bytes += size + VALUE_BYTES;
-        survey->bytes += size + VALUE_BYTES;
-    }
-    return done;
+    return survey_count(survey, column, text, size, 1);
 }
 
 static bool is_with_decimal_comma(const char *text, size_t size)

@@ -66,6 +66,9 @@ bool survey_add_plain(struct survey *survey, const struct rows *rows, const stru
  */
 bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept);
 
+/* Counts a value of a column `times` times, within the limits of distinct values. Fails only if out of memory. */
+bool survey_count(struct survey *survey, struct survey_column *column, const char *text, size_t size, int64_t times);
+
 /*
  * Call it after the last row. *again: some columns taken for numbers are categories (or have faults to skip), so that
  * all rows must be added again; everything but the columns' kinds has been reset for that.

@@ -59,8 +59,8 @@ double feature_raw_number(const uint8_t *bytes, enum label_dtype dtype);
  *              0..255 if any is above 1. Floats are rounded to the 256 levels that engines work on.
  *     label    an int64, or a list (int64 or float) with a single 1 at the label's place; or either as raw bytes, as
  *              tf.decode_raw reads them
- *     height, width, channels (also depth, and image/ before each; int64): optional; without them an image of raw pixels
- *              is grey, and square or else one row; of three values a pixel, where height and width say so, in colour
+ *     height, width, channels (also depth; also image/height and so on; int64): optional; without them an image of raw
+ *              pixels is grey, and square or else one row; in colour, if height and width leave three values a pixel
  *
  * Format: tensorflow/core/example/example.proto and feature.proto.
  */

@@ -145,7 +145,6 @@ static void all_of_it_once(void **state)
 {
     struct test_random random = test_random_begin("outbox");
     struct outbox outbox;
-    struct error error;
     float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
     (void)state;
     outbox_create(&outbox, &model, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL);
@@ -177,7 +176,6 @@ static void rounding_loses_nothing(void **state)
     struct test_random random = test_random_begin("rounding");
     struct span whole = {0, model.float_count};
     struct outbox boxes[BOXES];
-    struct error error;
     float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
     double *owed = calloc(model.float_count, sizeof *owed);
     (void)state;
@@ -213,7 +211,6 @@ static void not_finite_does_not_stay(void **state)
     static const float bad[] = {NAN, INFINITY, -INFINITY, FLT_MAX}; /* the last is rounded to infinity */
     struct span whole = {0, model.float_count};
     struct outbox outbox;
-    struct error error;
     float *sent = calloc(model.float_count, sizeof *sent);
     (void)state;
     outbox_create(&outbox, &model, (struct outbox_form){DTYPE_BFLOAT16, 1}, NULL);
@@ -278,7 +275,6 @@ static void packing_loses_nothing(void **state)
     enum { STEPS = 24, BOXES = 2 };
     static const enum dtype dtypes[] = {DTYPE_INT8, DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};
     struct test_random random = test_random_begin("packing");
-    struct error error;
     float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
     double *owed = calloc(model.float_count, sizeof *owed);
     (void)state;
@@ -335,7 +331,6 @@ static void not_finite_is_not_owed(void **state)
     const struct span whole = {0, model.float_count};
     const size_t bytes = model.float_count * sizeof(float);
     float *before = malloc(bytes);
-    struct error error;
     (void)state;
     for (int kind = 0; kind < 8; kind++) {
         const struct outbox_form form = {dtypes[kind % 4], kind % 4 == 0 ? 1 : 0.001};

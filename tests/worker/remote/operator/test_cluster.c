@@ -99,7 +99,7 @@ bool __wrap_trace_read(struct trace **traces, char *const *paths, int count, str
     for (int i = 0; i < count; i++) {
         tell("reads %s\n", paths[i]);
     }
-    *traces = __real_calloc((size_t)count, sizeof **traces);
+    *traces = calloc((size_t)count, sizeof **traces);
     return true;
 }
 
@@ -683,20 +683,7 @@ static void a_member_that_can_not_be_run(void **state)
     memset(&terminal, 0, sizeof terminal);
 }
 
-/* Fork fails, unless something does before. */
-static const char *run_without_members(const struct command_call *call)
-{
-    memset(&terminal, 0, sizeof terminal);
-    terminal.cannot_start = 1;
-    terminal.joins_profiles = true;
-    listen_in();
-    const int files = open_files();
-    assert_int_equal(command_cluster.run(call), COMMAND_FAILED);
-    assert_int_equal(open_files(), files);
-    return heard();
-}
-
-/* Nor can it begin where this process may open but a few files more. */
+/* It can't begin where this process may open but a few files more. */
 static void no_files(void **state)
 {
     const struct command_call call = {.command = &command_cluster, .config = &config};

@@ -324,15 +324,6 @@ static void sources(void **state)
     has_query = true;
 }
 
-static void look_once(const struct top_source *source, const struct top_options *options)
-{
-    struct error error;
-    (void)options;
-    if (source->ask(source->context, &error)) {
-        source->fill(source->context, &shown);
-    }
-}
-
 /* It does not begin without files. */
 static void no_files(void **state)
 {

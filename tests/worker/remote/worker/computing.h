@@ -98,7 +98,7 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
     (void)startup, (void)error;
     tell("engine of %zu floats, %s, averages %g%s%s\n", options->model->float_count,
          options->config->train.optimizer == OPTIMIZER_SGD ? "no slots" : "slots", options->config->train.ema_decay,
-         options->like ? ", like the data" : "", options->gives_way ? ", gives way" : "");
+         options->like ? ", like the data" : "", options->low_priority ? ", gives way" : "");
     *engine = &the_engine;
     return true;
 }

@@ -71,8 +71,7 @@ enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t a
 static inline void begin_evaluation(struct evaluation *evaluation)
 {
     static const struct config_train train;
-    evaluation_create(evaluation,
-                      &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0});
+    evaluation_create(evaluation, &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0});
 }
 
 enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
