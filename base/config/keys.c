@@ -454,7 +454,7 @@ const struct config_key config_keys[] = {
      .description = "categories with fewer rows than this share one input with those never seen"},
     {"data", "test_share", KEY_NUMBER, AT(data.test_share), .maximum = 0.9, .initial = "0.1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "share of a table's rows to hold out for the test if there are no test files"},
+     .description = "share of a table's rows, or of pictures in folders, to hold out for the test if there is none"},
     {"data", "new_data", KEY_SWITCH, AT(data.new_data), .initial = "false", .scope = SCOPE_MACHINE,
      .change = CHANGE_LOCAL,
      .description = "go on with a run although the training data are not those it was trained on; its checkpoints "

@@ -486,8 +486,9 @@ static bool list_part(struct collection *collection, const struct folders_part *
         return false;
     }
     if (collection->left_out > 0 && !(is_split && part->is_test)) {
-        log_warning("%s: %d file%s no picture%s and left out (%s%s)", part->path, collection->left_out,
-                    collection->left_out == 1 ? " is" : "s are", collection->left_out == 1 ? "" : "s",
+        log_warning("%s: %d file%s (%s%s)", part->path, collection->left_out,
+                    collection->left_out == 1 ? " is not a picture and is left out"
+                                              : "s are not pictures and are left out",
                     collection->left_out_names, collection->left_out > 3 ? ", ..." : "");
     }
     return (!part->needs_classes || check_classes(collection, error)) &&

@@ -18,6 +18,17 @@
 
 enum { SHOWN_NAMES = 3 };
 
+/* Without a folder for the test a share of the training pictures is it, or there is no test at all. */
+static bool find_folder(char found[DATA_MAX_PATH], const char *folder, enum dataset_part part, struct error *error)
+{
+    char test[DATA_MAX_PATH];
+    if (!folders_find(found, folder, part, error) || !file_join(test, sizeof test, folder, "test", error)) {
+        return false;
+    }
+    const bool is_held_out = part == DATASET_TEST && found[0] == '\0' && !file_exists(test);
+    return !is_held_out || folders_find(found, folder, DATASET_TRAIN, error);
+}
+
 bool found_look(struct found *found, enum data_source source, enum dataset_part part, const struct config *config,
                 struct error *error)
 {
@@ -33,9 +44,7 @@ bool found_look(struct found *found, enum data_source source, enum dataset_part 
     case DATA_TFRECORD:
         return tfrecord_files_exist(&found->is_there, &config->data, part, error);
     case DATA_FOLDERS:
-        if (!folders_find(found->folder, folder, part, error) ||
-            (part == DATASET_TEST && found->folder[0] == '\0' &&
-             !folders_find(found->folder, folder, DATASET_TRAIN, error))) { /* a share of these, or no test at all */
+        if (!find_folder(found->folder, folder, part, error)) {
             return false;
         }
         found->is_there = found->folder[0] != '\0';

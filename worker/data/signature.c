@@ -8,7 +8,7 @@
 struct known {
     size_t at, size;
     const char *bytes;
-    struct signature signature;
+    struct file_kind signature;
 };
 
 #define BYTES(text) sizeof(text) - 1, text
@@ -16,12 +16,12 @@ struct known {
 static const struct known known[] = {
     {0, BYTES("\xff\xd8\xff"), {"a JPEG picture", "convert it to PNG"}},
     {0, BYTES("\x89PNG\r\n\x1a\n"), {"a PNG picture", "a table is needed here"}},
-    {0, BYTES("GIF8"), {"a GIF picture", "convert it to PNG"}},
-    {8, BYTES("WEBP"), {"a WebP picture", "convert it to PNG"}},
-    {4, BYTES("ftypavif"), {"an AVIF picture", "convert it to PNG"}},
-    {4, BYTES("ftyphei"), {"a HEIC picture", "convert it to PNG"}},
-    {0, BYTES("II*\0"), {"a TIFF picture", "convert it to PNG"}},
-    {0, BYTES("MM\0*"), {"a TIFF picture", "convert it to PNG"}},
+    {0, BYTES("GIF8"), {"a GIF picture", "convert it to PNG or JPEG"}},
+    {8, BYTES("WEBP"), {"a WebP picture", "convert it to PNG or JPEG"}},
+    {4, BYTES("ftypavif"), {"an AVIF picture", "convert it to PNG or JPEG"}},
+    {4, BYTES("ftyphei"), {"a HEIC picture", "convert it to PNG or JPEG"}},
+    {0, BYTES("II*\0"), {"a TIFF picture", "convert it to PNG or JPEG"}},
+    {0, BYTES("MM\0*"), {"a TIFF picture", "convert it to PNG or JPEG"}},
     {0, BYTES("%PDF-"), {"a PDF document", "save its table as CSV"}},
     {0, BYTES("PAR1"), {"a Parquet file", "save it as CSV (pandas.read_parquet(...).to_csv(..., index=False))"}},
     {0, BYTES("ARROW1"), {"an Arrow file", "save it as CSV (pandas.read_feather(...).to_csv(..., index=False))"}},
@@ -57,13 +57,13 @@ static const struct known known[] = {
 
 static bool contains(const char *bytes, size_t size, const char *text)
 {
-    return memmem(bytes, size, text, strlen(text)) != NULL;
+    return memmem(bytes, size, text, strlen(text));
 }
 
 /* By the names of the first files in a ZIP archive. */
-static const struct signature *find_archive(const char *bytes, size_t size)
+static const struct file_kind *find_archive(const char *bytes, size_t size)
 {
-    static const struct signature workbook = {"an Excel workbook", "save it as CSV"},
+    static const struct file_kind workbook = {"an Excel workbook", "save it as CSV"},
                                   sheet = {"a spreadsheet of OpenDocument", "save it as CSV"},
                                   document = {"a Word document", "save its table as CSV"},
                                   torch = {"a model or tensors of PyTorch", "save arrays by numpy.savez"},
@@ -76,9 +76,9 @@ static const struct signature *find_archive(const char *bytes, size_t size)
                                                              : &archive;
 }
 
-static const struct signature *find_text(const char *bytes, size_t size)
+static const struct file_kind *find_text(const char *bytes, size_t size)
 {
-    static const struct signature page = {"a web page, perhaps instead of the file wanted", "download it again"},
+    static const struct file_kind page = {"a web page, perhaps instead of the file wanted", "download it again"},
                                   xml = {"an XML file", "save it as CSV"},
                                   lfs = {"a pointer of Git LFS instead of the file", "fetch it: git lfs pull"};
     while (size > 0 && (*bytes == ' ' || *bytes == '\n' || *bytes == '\r' || *bytes == '\t')) {
@@ -94,7 +94,7 @@ static const struct signature *find_text(const char *bytes, size_t size)
                                                                                                 : NULL;
 }
 
-const struct signature *signature_find(const void *head, size_t size)
+const struct file_kind *signature_find(const void *head, size_t size)
 {
     const char *bytes = head;
     if (size >= 4 && (memcmp(bytes, "PK\3\4", 4) == 0 || memcmp(bytes, "PK\5\6", 4) == 0)) {
@@ -110,7 +110,7 @@ const struct signature *signature_find(const void *head, size_t size)
 
 bool signature_say(const char *name, const void *bytes, size_t size, struct error *error)
 {
-    const struct signature *found = signature_find(bytes, size);
+    const struct file_kind *found = signature_find(bytes, size);
     if (found) {
         error_set(error, "%s: is %s; %s", name, found->what, found->remedy);
     }

@@ -9,13 +9,13 @@
 
 enum { SIGNATURE_HEAD = 512 /* first bytes that tell all of them */ };
 
-struct signature {
+struct file_kind {
     const char *what;   /* "a JPEG picture" */
     const char *remedy; /* "convert it to PNG"; what to do where it can't be read */
 };
 
 /* NULL: none of them. */
-const struct signature *signature_find(const void *bytes, size_t size);
+const struct file_kind *signature_find(const void *bytes, size_t size);
 
 /* True with the error "NAME: is WHAT; REMEDY" if it is one of them. */
 bool signature_say(const char *name, const void *bytes, size_t size, struct error *error);

@@ -16,6 +16,7 @@
 #include "base/text/json.h"
 #include "worker/data/idx.h"
 #include "worker/data/image.h"
+#include "worker/data/signature.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
@@ -511,7 +512,8 @@ static bool predict_file(struct predict *predict, const char *path, struct error
     uint8_t head[HEAD_BYTES], *bytes;
     size_t size;
     bool is_input = strcmp(path, "-") == 0, done;
-    if (is_input || image_is_known(head, read_head(path, head))) {
+    const size_t head_size = is_input ? 0 : read_head(path, head);
+    if (is_input || image_is_known(head, head_size)) {
         if (!file_read(is_input ? "/dev/stdin" : path, IMAGE_MAX_FILE, &bytes, &size, error)) {
             return false;
         }
@@ -520,7 +522,8 @@ static bool predict_file(struct predict *predict, const char *path, struct error
         return done;
     }
     struct stream *stream;
-    if (!stream_open_file(&stream, path, error)) {
+    const bool is_packed = head_size >= 2 && head[0] == 0x1F && head[1] == 0x8B;
+    if ((!is_packed && signature_say(path, head, head_size, error)) || !stream_open_file(&stream, path, error)) {
         return false;
     }
     done = predict_stream(predict, stream, error);

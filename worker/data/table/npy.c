@@ -394,7 +394,7 @@ static bool add_member(struct npy_reader *reader, const struct zip_member *membe
     stream_close(stream);
     if (array->is_no_table) {
         reader->left_out[reader->left_out_count] = strdup(error->text);
-        reader->left_out_count += reader->left_out[reader->left_out_count] != NULL;
+        reader->left_out_count += !!reader->left_out[reader->left_out_count];
         reader->count--;
         stream_release(reader->stream, array->memory ? (size_t)member->plain + 1 : 0);
         free(array->memory);

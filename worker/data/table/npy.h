@@ -3,9 +3,9 @@
  * or deflated.
  *
  * An array is [rows, columns] or [rows]. All arrays of an archive have the same number of rows and are placed side by
- * side: the columns of X are X.0, X.1, ..., that of y, [rows] or [rows, 1], is y. Types are bool, integers and floats of all sizes, in both
- * byte orders, in C or Fortran order. A .npy file in C order is streamed; others are read whole. Rows are converted to
- * doubles in blocks that fit the cache.
+ * side: the columns of X are X.0, X.1, ..., that of y, [rows] or [rows, 1], is y. Types are bool, integers and floats
+ * of all sizes, in both byte orders, in C or Fortran order. A .npy file in C order is streamed; others are read whole.
+ * Rows are converted to doubles in blocks that fit the cache.
  *
  * An archive's members must be apart from each other and from its directory, and as large as both of their headers say:
  * so that it unpacks to at most 1,032 times its size, however it is made. All that it needs is charged to the stream

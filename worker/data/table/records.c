@@ -167,7 +167,7 @@ static bool leave_out(struct records_reader *reader, const struct group *group, 
 {
     struct proto_field raw = {.size = 0};
     const bool has_bytes = feature->kind == FEATURE_BYTES && feature_bytes(feature, &raw);
-    const struct signature *found = has_bytes ? signature_find(raw.bytes, raw.size) : NULL;
+    const struct file_kind *found = has_bytes ? signature_find(raw.bytes, raw.size) : NULL;
     char text[512];
     snprintf(text, sizeof text,
              has_bytes
@@ -176,7 +176,7 @@ static bool leave_out(struct records_reader *reader, const struct group *group, 
              records_name(reader), group->name, raw.size, found ? found->what : "which are no text");
     if (reader->left_out_count < MOST_LEFT_OUT) {
         reader->left_out[reader->left_out_count] = strdup(text);
-        reader->left_out_count += reader->left_out[reader->left_out_count] != NULL;
+        reader->left_out_count += !!reader->left_out[reader->left_out_count];
     }
     return true;
 }

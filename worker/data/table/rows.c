@@ -197,10 +197,14 @@ static bool read_head(struct stream *stream, uint8_t head[HEAD], size_t *size, s
 /* Arrays of numpy are the only archive, and the only other kind that is not text. */
 static bool is_other(const char *name, const uint8_t *head, size_t size, struct error *error)
 {
-    const struct signature *found = signature_find(head, size);
+    const struct file_kind *found = signature_find(head, size);
     const bool may_be_arrays = memmem(head, size, ".npy", 4) || fnmatch("*.npz*", name, 0) == 0;
-    return found && !(npy_is_known(head, size) && (may_be_arrays || memcmp(head, "PK", 2) != 0)) &&
-           signature_say(name, head, size, error);
+    if (!found || (npy_is_known(head, size) && (may_be_arrays || memcmp(head, "PK", 2) != 0))) {
+        return false;
+    }
+    error_set(error, "%s: is %s; %s", name, found->what,
+              strstr(found->what, "picture") ? "this needs a table: CSV, numpy's arrays or TFRecord" : found->remedy);
+    return true;
 }
 
 static enum table_header header_of(const struct config_data *data)

@@ -3,9 +3,10 @@
  * targets, how numbers are scaled, which categories have their own input.
  *
  * The inputs of a row are first its numbers, then a place for every category. A number is brought to the range from low
- * to high, which is what training saw and half as much on either side, and becomes (x - center) / scale; a missing one becomes `fill`, and sets the column's indicator, one more place. In a column of categories exactly one
- * place is 1: the first stands for rare or unseen values, then one for each category in order, then one for missing
- * values if there were any.
+ * to high, which is what training saw and a tenth more on either side, and becomes (x - center) / scale; a missing one
+ * becomes `fill`, and sets the column's indicator, one more place. In a column of categories exactly one place is 1:
+ * the first stands for rare or unseen values, then one for each category in order, then one for missing values if there
+ * were any.
  *
  * The checkpoint stores it as JSON. Doubles are written so that they read back with the same bits.
  */

@@ -29,14 +29,14 @@ enum {
 
 /* --- counting --- */
 
-static void tally_free(struct tally *tally)
+static void tally_free(struct key_tally *tally)
 {
     free(tally->slots);
-    *tally = (struct tally){.count = 0};
+    *tally = (struct key_tally){.count = 0};
 }
 
 /* The counts are 0 again, and the memory stays. */
-static void tally_clear(struct tally *tally)
+static void tally_clear(struct key_tally *tally)
 {
     for (int i = 0; i < tally->capacity; i++) {
         tally->slots[i].rows = 0;
@@ -46,7 +46,7 @@ static void tally_clear(struct tally *tally)
     tally->is_over = false;
 }
 
-static struct tally_entry *find_entry(const struct tally *tally, uint64_t hash)
+static struct tally_entry *find_entry(const struct key_tally *tally, uint64_t hash)
 {
     uint64_t slot = hash & (uint64_t)(tally->capacity - 1);
     while (tally->slots[slot].rows > 0 && tally->slots[slot].hash != hash) {
@@ -55,9 +55,9 @@ static struct tally_entry *find_entry(const struct tally *tally, uint64_t hash)
     return &tally->slots[slot];
 }
 
-static bool grow(struct tally *tally)
+static bool grow(struct key_tally *tally)
 {
-    struct tally larger = {.capacity = tally->capacity > 0 ? 2 * tally->capacity : 1024};
+    struct key_tally larger = {.capacity = tally->capacity > 0 ? 2 * tally->capacity : 1024};
     larger.slots = calloc((size_t)larger.capacity, sizeof *larger.slots);
     for (int i = 0; larger.slots && i < tally->capacity; i++) {
         if (tally->slots[i].rows > 0) {
@@ -73,7 +73,7 @@ static bool grow(struct tally *tally)
 }
 
 /* Counts a hash; NULL if there are `most` others already, or no memory is left for it. */
-static struct tally_entry *tally_add(struct tally *tally, uint64_t hash, int most)
+static struct tally_entry *tally_add(struct key_tally *tally, uint64_t hash, int most)
 {
     tally->rows++;
     if (2 * tally->count >= tally->capacity && !grow(tally)) {
@@ -94,7 +94,7 @@ static struct tally_entry *tally_add(struct tally *tally, uint64_t hash, int mos
     return entry;
 }
 
-static bool are_common(const struct tally *kinds)
+static bool are_common(const struct key_tally *kinds)
 {
     return kinds->count > 0 && kinds->most > 1 &&
            ((!kinds->is_over && kinds->rows >= ROWS_OF_KIND * (int64_t)kinds->count) ||
@@ -427,7 +427,7 @@ void split_report(const struct split *split)
 /* If there are too many kinds, and none is common so far, counting them ends. */
 static void count_kind(struct split *split, uint64_t hash)
 {
-    struct tally *kinds = &split->kinds;
+    struct key_tally *kinds = &split->kinds;
     if (kinds->is_over && !kinds->slots) {
         return;
     }
@@ -457,6 +457,19 @@ bool split_show(struct split *split, const struct row *row, uint64_t shown, stru
     return split->most == 0 || key >= split->limit || keep_key(split, key, error);
 }
 
+/* A group, or a time, of more rows than the usual share is held out as a whole, if it is not all of them. */
+static void hold_out_first(struct split *split)
+{
+    int count = 0;
+    while (count < split->key_count && split->keys[count] == split->keys[0]) {
+        count++;
+    }
+    if (count <= split->most && count < split->rows) {
+        split->validation_limit = split->keys[0] + 1;
+        split->validation_rows = count;
+    }
+}
+
 bool split_settle(struct split *split, struct error *error)
 {
     const int64_t share = split->rows * split->percent / 100;
@@ -474,6 +487,9 @@ bool split_settle(struct split *split, struct error *error)
     }
     for (int i = 0; i < split->key_count && split->keys[i] < split->validation_limit; i++) {
         split->validation_rows += !is_kept(split->kept_validation, split->kept_validation_count, split->keys[i]);
+    }
+    if (split->validation_rows == 0 && split->column >= 0 && split->percent > 0) {
+        hold_out_first(split);
     }
     return split->validation_rows > 0 || split->column < 0 ||
            error_set(error, "data.%s has more than the %lld rows to hold out for validation; raise --validation_size",

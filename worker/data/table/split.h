@@ -31,7 +31,7 @@ struct tally_entry {
     char name[24]; /* of a class */
 };
 
-struct tally {
+struct key_tally {
     struct tally_entry *slots; /* [capacity], a power of two */
     int count, capacity;
     int64_t rows, most; /* of all, and of the most frequent hash */
@@ -45,7 +45,7 @@ struct split {
     bool by_occurrence; /* equal rows have different keys */
     bool has_classes;   /* the target is of classes */
     int target;         /* column of what may be classes; -1: none */
-    struct tally kinds, classes;
+    struct key_tally kinds, classes;
     uint64_t smallest;                /* key of all */
     uint64_t test_floor;              /* smaller keys are for the test, whatever its share */
     uint64_t *kept, *kept_validation; /* keys of rows that stay in training, in order */

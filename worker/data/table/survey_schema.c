@@ -16,7 +16,7 @@ enum {
     MOST_IDS = 1000,    /* more texts, each in hardly more than one row, are row names */
 };
 
-static const double WIDENED = 0.5; /* of the range of training, on either side */
+static const double WIDENED = 0.1; /* of the range of training, on either side */
 
 /* --- What a column is --- */
 

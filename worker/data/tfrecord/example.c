@@ -436,7 +436,7 @@ static bool read_bytes(struct example *example, const struct features *features,
         return decode_picture(example, &field, wanted, error);
     }
     const bool has_shape = shape_image(features, field.size, &example->image, error);
-    const struct signature *found = signature_find(field.bytes, field.size);
+    const struct file_kind *found = signature_find(field.bytes, field.size);
     const bool is_square = has_shape && example->image.width == example->image.height;
     if (found && !is_square && strstr(found->what, "picture")) { /* raw pixels may begin in any way */
         return error_set(error, "its image is %s, which is not read from TFRecord; store PNG, or raw pixels",

@@ -204,6 +204,10 @@ static struct schema make_schema(const struct table *table, bool reversed)
         added->center = 0.3 * column;
         added->scale = column % 5 == 0 ? 1e-36 : 0.7 + column; /* some end at the largest float */
         added->fill = column;
+        if (column % 2 == 0) { /* which some of the numbers are beyond */
+            added->low = -0.5 * column - 1;
+            added->high = 1.5 * column + 1;
+        }
     }
     schema.task = TASK_NUMBERS;
     if (!schema_finish(&schema, &error)) {
