@@ -38,6 +38,7 @@ bool split_find_column(struct split *split, const struct rows *rows, const struc
 {
     const struct config_data *data = &config->data;
     split->is_by_time = data->time[0] != '\0';
+    split->dates = data->dates;
     if (split->is_by_time && data->group[0] != '\0') {
         return error_set(error, "data.time and data.group are two ways to hold out rows; remove one of them");
     }
@@ -82,8 +83,9 @@ bool split_key(const struct split *split, const struct rows *rows, const struct 
         *key = dictionary_hash(text, size);
         return true;
     }
-    if (!timestamp_parse(text, size, &time)) {
-        error_set(error, "column %.64s: \"%.*s\" is no time; it needs a number, or a date as in ISO 8601",
+    if (!timestamp_parse(text, size, split->dates, &time)) {
+        error_set(error, "column %.64s: \"%.*s\" is no time; it needs a number, or a date (whose order "
+                         "--dates sets, if it is not year, month, day)",
                   rows_column_name(rows, split->column), (int)(size < 32 ? size : 32), text);
         return row_wrap(rows, row, split->column, error);
     }

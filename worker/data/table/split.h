@@ -19,6 +19,7 @@
 struct split {
     int column; /* of the group, or of the time; -1: the whole row */
     bool is_by_time;
+    enum table_dates dates;
     struct sample times; /* of the keys, by time */
     double test_share;   /* 0: there are test files */
     int most;            /* rows to hold out for validation, at most ... */

@@ -135,7 +135,7 @@ static bool skip_row(struct table_pass *pass, struct error *error)
 /* The row, and those after it that are taken with it. */
 static bool take_rows(struct table_pass *pass, struct rows *rows, const struct row *row, bool *bad, struct error *error)
 {
-    if (!pass->take_plain || row->plain == 0) {
+    if (!pass->take_plain || row->plain == 0 || pass->config->data.missing.count > 0) {
         return pass->take(pass, rows, row, bad, error);
     }
     int taken = 1;
@@ -144,15 +144,43 @@ static bool take_rows(struct table_pass *pass, struct rows *rows, const struct r
     return done;
 }
 
+/* A spreadsheet's rows below the last one: fields, but nothing in them. */
+static bool is_blank(const struct row *row)
+{
+    for (int i = 0; row->fields && i < row->count; i++) {
+        size_t size = row->fields[i].size;
+        csv_trim(row->fields[i].text, &size);
+        if (size > 0) {
+            return false;
+        }
+    }
+    return row->fields && row->count > 1;
+}
+
+static void tell_note(const struct rows *rows)
+{
+    char note[ROWS_NOTE];
+    rows_note(rows, note);
+    if (note[0] != '\0') {
+        log_warning("%s: %s", rows_name(rows), note);
+    }
+}
+
 static bool read_rows(struct table_pass *pass, struct rows *rows, struct error *error)
 {
     for (;;) {
         struct row row;
         const enum csv_status status = rows_next(rows, &row, error);
+        if (status == CSV_END && pass->tells) {
+            tell_note(rows);
+        }
         if (status == CSV_END || status == CSV_FAILED) {
             return status == CSV_END;
         }
         bool bad = status == CSV_BAD;
+        if (!bad && is_blank(&row)) {
+            continue;
+        }
         if (!bad && !take_rows(pass, rows, &row, &bad, error) && !bad) {
             return false;
         }
@@ -210,6 +238,9 @@ static bool same_columns(const struct survey *survey, const struct rows *rows, s
 static bool begin_survey(struct table_pass *pass, const struct rows *rows, struct error *error)
 {
     struct survey_pass *self = (struct survey_pass *)pass;
+    if (self->has_begun && self->survey->rows > 0) {
+        survey_next_file(self->survey);
+    }
     if (self->has_begun) {
         return same_columns(self->survey, rows, error);
     }
