@@ -462,6 +462,11 @@ bool file_remove_folder(const char *path, struct error *error)
            file_error(error, path, "cannot be removed", errno);
 }
 
+void file_keep_private(void)
+{
+    (void)umask(S_IRWXG | S_IRWXO);
+}
+
 bool file_make_folder(const char *path, struct error *error)
 {
     char partial[PATH_MAX];

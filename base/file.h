@@ -95,6 +95,9 @@ void file_remove_leftovers(const char *folder);
 /* Removes a folder of our own with all that is in it; fine if there is none. Links are removed, not followed. */
 bool file_remove_folder(const char *path, struct error *error);
 
+/* From now on only this user may read or enter what the process creates. Before it has threads. */
+void file_keep_private(void);
+
 /* Creates the folder and its parents (mode 0777 less umask); fine if it exists. */
 bool file_make_folder(const char *path, struct error *error);
 

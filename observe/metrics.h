@@ -1,5 +1,5 @@
 /*
- * A run's numbers for Prometheus: its text format, and OpenMetrics 1.0. docs/operations.md lists every metric.
+ * A run's numbers for Prometheus: its text format, and OpenMetrics 1.0. docs/metrics.md lists every metric.
  */
 #ifndef OBSERVE_METRICS_H
 #define OBSERVE_METRICS_H

@@ -35,7 +35,7 @@ void json_close_body(struct json_body *body)
 
 static bool take_text(struct json_body *body, struct json_value value, struct csv_field *field, struct error *error)
 {
-    *field = (struct csv_field){.text = value.text + 1, .size = (uint32_t)value.size - 2};
+    *field = (struct csv_field){.text = value.text + 1, .size = (uint32_t)value.size - 2, .column = 1};
     if (!memchr(value.text, '\\', value.size)) {
         return true;
     }

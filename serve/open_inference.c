@@ -310,7 +310,7 @@ static bool bytes_at(struct source *source, struct csv_field *field, struct erro
     if (size > tensor->size - source->offset) {
         return error_set(error, "%u bytes long, beyond the tensor's end", size);
     }
-    *field = (struct csv_field){.text = (const char *)tensor->bytes + source->offset, .size = size};
+    *field = (struct csv_field){.text = (const char *)tensor->bytes + source->offset, .size = size, .column = 1};
     source->offset += size;
     return true;
 }

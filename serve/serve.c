@@ -278,6 +278,9 @@ static int run(const struct command_call *call)
     struct service service = {.begun_s = clock_wall_s()};
     struct error error;
     signals_catch();
+    if (!call->config->output.shared_files) {
+        file_keep_private(); /* of the log of requests */
+    }
     service.listener = notify_listener();
     if (call->config->observe.http[0] == '\0') {
         log_error("where? Give --http=127.0.0.1:8500");

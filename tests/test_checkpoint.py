@@ -160,3 +160,29 @@ def test_old_ones_go_and_the_best_stays(trainer, tmp_path):
     assert best["global_step"] == best["best_step"] == last["best_step"]
     assert best["validation_accuracy"] == best["best_accuracy"] == last["best_accuracy"]
     assert sorted(p.name for p in (tmp_path / "t").iterdir() if p.suffix == ".tmp") == []
+
+
+def modes(folder):
+    return {oct(path.stat().st_mode & 0o777) for path in [folder, *folder.rglob("*")] if path.is_file()}, \
+        {oct(path.stat().st_mode & 0o777) for path in [folder, *folder.rglob("*")] if path.is_dir()}
+
+
+@pytest.mark.parametrize("shared, files, folders", [(False, "0o600", "0o700"), (True, "0o644", "0o755")])
+def test_what_a_run_writes_is_for_its_own_user_unless_shared(trainer, tmp_path, shared, files, folders):
+    flags = [*SMALL, "--train_steps=20", "--save_steps=5", "--train_dir=t", "--profile=profile.json",
+             "--save_summaries_steps=5", *(["--shared_files"] if shared else [])]
+    train(trainer, *flags, cwd=tmp_path, umask=0o022)
+    assert modes(tmp_path / "t") == ({files}, {folders})
+    assert len(list((tmp_path / "t").rglob("*"))) >= 5
+
+
+def test_rows_of_groups_are_not_kept(trainer, tmp_path):
+    draw = random.Random(seed_of_tests())
+    rows = "".join(f"p{i // 4},{draw.random()},{i % 2}\n" for i in range(120))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/train.csv").write_text("patient,x,y\n" + rows)
+    for name, flags, kept in (("a", (), True), ("b", ("--group=patient",), False),
+                              ("c", ("--group=patient", "--kept_rows=2"), True)):
+        train(trainer, "--data_dir=d", "--target=y", "--epochs=2", f"--train_dir={name}", *flags, cwd=tmp_path)
+        with safe_open(newest(tmp_path / name), "numpy") as file:
+            assert ("kept_rows" in file.metadata()) == kept

@@ -145,13 +145,14 @@ def test_nothing_is_made_up(run, tmp_path, command):
 def test_a_folder_must_hold_data(run, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "junk").mkdir()
-    for name in ("a.txt", "b.jpg", "iris.csv", "z"):
+    for name in ("a.txt", "b.jpg", "c.doc", "z"):
         (tmp_path / "junk" / name).touch()
     assert "--data_dir: empty is empty, and has no data set of a known kind: the IDX files of MNIST, a table" in \
         refusal(run, "--data_dir=empty")
-    assert "junk holds a.txt, b.jpg, iris.csv and 1 more, and has no" in refusal(run, "--data_dir=junk")
-    assert "has no files train* with the ending .csv" in refusal(run, "--data_dir=junk", "--target=y")
-    assert "junk/z is a file; name the folder" in refusal(run, "--data_dir=junk/z")
+    assert "junk holds a.txt, b.jpg, c.doc and 1 more, and has no" in refusal(run, "--data_dir=junk")
+    assert "has no table, a file with the ending .csv" in refusal(run, "--data_dir=junk", "--target=y")
+    assert "junk/z is a file; name the folder that it is in: --data_dir=junk --train_files=z" in \
+        refusal(run, "--data_dir=junk/z")
     (tmp_path / "closed").mkdir(mode=0)
     if os.geteuid() != 0:
         assert "closed: cannot be read: Permission denied" in refusal(run, "--data_dir=closed")

@@ -233,7 +233,7 @@ def test_metrics_are_what_promtool_wants_and_each_is_documented(watched, root):
     text = watched.get("/metrics")[2].decode()
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True, timeout=240)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
-    documented = (root / "docs" / "operations.md").read_text()
+    documented = (root / "docs" / "metrics.md").read_text()
     assert [name for name in families(text) if f"`{name}`" not in documented] == []
     assert "trainer_step_seconds_bucket" in text and "trainer_loss" in text
 
@@ -286,7 +286,7 @@ def test_alerts_and_dashboard_name_metrics_that_exist(watched, root):
     dashboard = json.loads((folder / "dashboard.json").read_text())
     used = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", []))
     used += (folder / "alerts.yml").read_text()
-    documented = (root / "docs" / "operations.md").read_text()
+    documented = (root / "docs" / "metrics.md").read_text()
     for name in set(re.findall(r"\b(?:trainer|process)_[a-z_]+", used)):
         family = re.sub(r"_(bucket|sum|count)$", "", name)
         assert f"`{family}`" in documented, name

@@ -33,7 +33,7 @@ struct explanation {
     enum metric metric;
     double score; /* of the unchanged rows */
     int repeats;
-    float *values; /* [rows] of the shuffled column, unshuffled */
+    float *values; /* [rows, DATE_PARTS] of the shuffled column, unshuffled */
     int32_t *places;
     struct importance *columns; /* [count] */
     int count;
@@ -68,7 +68,7 @@ static bool load(struct explanation *self, const char *path, struct error *error
         return false;
     }
     self->evaluation.decision = self->trained.threshold;
-    self->values = malloc(rows * sizeof *self->values);
+    self->values = malloc(rows * DATE_PARTS * sizeof *self->values);
     self->places = malloc(rows * sizeof *self->places);
     self->columns = calloc((size_t)schema->count, sizeof *self->columns);
     return (self->values && self->places && self->columns) ||
@@ -88,9 +88,11 @@ static bool measure(struct explanation *self, double *score, struct error *error
 static void keep(struct explanation *self, const struct schema_column *column)
 {
     const struct examples *rows = &self->rows;
+    const size_t numbers = (size_t)schema_numbers(column);
     for (int i = 0; i < rows->count; i++) {
-        if (column->input >= 0) {
-            self->values[i] = rows->values[(size_t)i * (size_t)rows->numbers + (size_t)column->input];
+        if (numbers > 0) {
+            memcpy(self->values + (size_t)i * numbers,
+                   rows->values + (size_t)i * (size_t)rows->numbers + (size_t)column->input, numbers * sizeof(float));
         }
         if (column->code >= 0) {
             self->places[i] = rows->places[(size_t)i * (size_t)rows->codes + (size_t)column->code];
@@ -102,10 +104,12 @@ static void keep(struct explanation *self, const struct schema_column *column)
 static void deal(struct explanation *self, const struct schema_column *column, const struct sampler_order *order)
 {
     const struct examples *rows = &self->rows;
+    const size_t numbers = (size_t)schema_numbers(column);
     for (int i = 0; i < rows->count; i++) {
         const uint32_t from = order ? sampler_index(order, (uint32_t)i) : (uint32_t)i;
-        if (column->input >= 0) {
-            rows->values[(size_t)i * (size_t)rows->numbers + (size_t)column->input] = self->values[from];
+        if (numbers > 0) {
+            memcpy(rows->values + (size_t)i * (size_t)rows->numbers + (size_t)column->input,
+                   self->values + (size_t)from * numbers, numbers * sizeof(float));
         }
         if (column->code >= 0) {
             rows->places[(size_t)i * (size_t)rows->codes + (size_t)column->code] = self->places[from];

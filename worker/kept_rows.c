@@ -180,6 +180,14 @@ static char *tell(const struct model *model, const float *parameters, const stru
     return text_buffer_take(&text, &size);
 }
 
+/* A group is a patient or a customer more often than not: their rows are for nobody else. */
+static int rows_to_keep(const struct config *config)
+{
+    enum { USUAL = 4 };
+    const int rows = config->output.kept_rows;
+    return rows != CONFIG_AUTO ? rows : config->data.group[0] != '\0' ? 0 : USUAL;
+}
+
 char *kept_rows_tell(const struct config *config, const struct dataset *dataset, const struct examples *test,
                      const struct checkpoint_state *state)
 {
@@ -192,7 +200,8 @@ char *kept_rows_tell(const struct config *config, const struct dataset *dataset,
     }
     const int inputs = source->images ? state->model->widths[0] : source->numbers + source->codes;
     const int most = MOST_NUMBERS / (inputs + outputs_of(state->model));
-    int count = config->output.kept_rows < source->count ? config->output.kept_rows : source->count;
+    int count = rows_to_keep(config);
+    count = count < source->count ? count : source->count;
     count = count < most ? count : most;
     if (count == 0) {
         return NULL;

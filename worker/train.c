@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/cli/commands.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/process/restart.h"
@@ -111,6 +112,9 @@ static int run_train(const struct command_call *call)
     const char *profile = call->config->output.profile;
     if (command_switch(call, "supervise") && !supervise_is_child()) {
         return supervise(call->arguments);
+    }
+    if (!config.output.shared_files) {
+        file_keep_private();
     }
     if (!read_clients(call, &clients, &error)) {
         log_error("%s", error.text);

@@ -88,9 +88,9 @@ static void say_wanted(enum data_source source, enum dataset_part part, const st
         break;
     case DATA_TABLE:
         snprintf(text, size,
-                 "has no files %s* with the ending .csv, .tsv, .npy or .npz, plain or .gz; rename them, or name them "
+                 "has no table, a file with the ending .csv, .tsv, .npy or .npz, plain or .gz; rename it, or name it "
                  "with --%s_files",
-                 name, name);
+                 name);
         break;
     case DATA_IDX:
         snprintf(text, size, "has no IDX files; it needs %s, %s, %s and %s, plain or .gz (" HOW_TO_GET_DATA ")",
@@ -99,7 +99,7 @@ static void say_wanted(enum data_source source, enum dataset_part part, const st
     case DATA_SYNTHETIC:
     case DATA_AUTO:
         snprintf(text, size,
-                 "has no data set of a known kind: the IDX files of MNIST, a table (train*.csv, .tsv, .npy or .npz), "
+                 "has no data set of a known kind: the IDX files of MNIST, a table (.csv, .tsv, .npy or .npz), "
                  "TFRecord files (%.100s), or folders train and test of pictures by class; --train_files names other "
                  "files (" HOW_TO_GET_DATA ")",
                  tfrecord_pattern(&config->data, part));
@@ -149,7 +149,13 @@ bool found_check_folder(const struct config *config, struct error *error)
         return config_blame(config, "data", "data_dir", error);
     }
     if (!S_ISDIR(status.st_mode)) {
-        error_set(error, "%.300s is a file; name the folder that it is in, with --data_dir", folder);
+        const char *slash = strrchr(folder, '/');
+        error_set(error, "%.300s is a file; name the folder that it is in: --data_dir=%.*s --train_files=%.100s",
+                  folder,
+                  slash == folder ? 1
+                  : slash         ? (int)(slash - folder)
+                                  : 1,
+                  slash ? folder : ".", slash ? slash + 1 : folder);
         return config_blame(config, "data", "data_dir", error);
     }
     if (access(folder, R_OK | X_OK) != 0) {

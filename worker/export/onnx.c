@@ -189,7 +189,7 @@ static void onnx_value(struct proto *graph, int field, const char *name, enum on
  * with the inputs and outputs of `trainer predict`.
  *
  * Inputs, [batch, 1], named as the columns: float64 for a number (NaN: missing; arithmetic is in double as in
- * training), text for a category, without surrounding blanks ("", "NA" and the like: missing). Outputs:
+ * training) and for each part of a date (when.month), text for a category, without surrounding blanks ("", "NA" and the like: missing). Outputs:
  *
  *     classes      prediction, text [batch, 1]; probabilities, float32 [batch, classes]
  *     flags        prediction, int64 [batch, targets]; probabilities, float32 [batch, targets]
@@ -234,7 +234,7 @@ static bool onnx_table_check(const struct schema *schema, struct error *error)
 
 static bool is_number(const struct schema_column *column)
 {
-    return column->role == SCHEMA_FEATURE && column->kind == SCHEMA_NUMBER;
+    return column->role == SCHEMA_FEATURE && column->kind != SCHEMA_CATEGORY;
 }
 
 static bool is_category(const struct schema_column *column)
@@ -273,40 +273,70 @@ static void put_integer(struct proto *graph, const char *name, int64_t value)
 
 /* --- numbers --- */
 
-/* One figure for every column of numbers, in the order of the inputs. */
-static void put_statistics(struct proto *graph, const struct schema *schema, const char *name, size_t offset)
+enum figure { FILL, CENTER, SCALE };
+
+static double figure_of(const struct schema_column *column, int part, enum figure figure)
+{
+    const double number[] = {column->fill, column->center, column->scale};
+    const double date[] = {column->parts[part].fill, column->parts[part].center, column->parts[part].scale};
+    return column->kind == SCHEMA_DATE ? date[figure] : number[figure];
+}
+
+/* One figure for every number, in the order of the inputs. */
+static void put_statistics(struct proto *graph, const struct schema *schema, const char *name, enum figure figure)
 {
     const int64_t length = schema->numbers;
     size_t raw;
     const size_t tensor = onnx_tensor_begin(graph, name, ONNX_DOUBLE, &length, 1, &raw);
     for (int i = 0; i < schema->count; i++) {
-        if (is_number(&schema->columns[i])) {
-            proto_raw(graph, (const char *)&schema->columns[i] + offset, sizeof(double));
+        for (int part = 0; is_number(&schema->columns[i]) && part < schema_numbers(&schema->columns[i]); part++) {
+            const double value = figure_of(&schema->columns[i], part, figure);
+            proto_raw(graph, &value, sizeof value);
         }
     }
     onnx_tensor_end(graph, tensor, raw);
 }
 
+/* An input's name: of a date its column's and the part's. The caller frees it; NULL if out of memory. */
+static char *input_name(const struct schema_column *column, int part)
+{
+    const char *suffix = column->kind == SCHEMA_DATE ? date_part_names[column->parts[part].part] : "";
+    const size_t size = strlen(column->name) + strlen(suffix) + 2;
+    char *name = malloc(size);
+    if (name) {
+        snprintf(name, size, "%s%s%s", column->name, suffix[0] != '\0' ? "." : "", suffix);
+    }
+    return name;
+}
+
 static void put_numbers(struct proto *graph, const struct schema *schema)
 {
-    const char **names = calloc((size_t)schema->numbers + 1, sizeof *names);
+    char **names = calloc((size_t)schema->numbers + 1, sizeof *names);
     if (!names) {
         graph->failed = true;
         return;
     }
     for (int i = 0; i < schema->count; i++) {
-        if (is_number(&schema->columns[i])) {
-            names[schema->columns[i].input] = schema->columns[i].name;
-            onnx_value(graph, ONNX_INPUT, schema->columns[i].name, ONNX_DOUBLE, 1);
+        const struct schema_column *column = &schema->columns[i];
+        for (int part = 0; is_number(column) && part < schema_numbers(column); part++) {
+            char *name = input_name(column, part);
+            names[column->input + part] = name;
+            graph->failed |= !name;
+            onnx_value(graph, ONNX_INPUT, name ? name : "", ONNX_DOUBLE, 1);
         }
     }
-    size_t node = onnx_node_begin(graph, "Concat", NULL, names, "trainer/raw");
-    onnx_attribute(graph, "axis", 1);
-    onnx_node_end(graph, node);
+    if (!graph->failed) {
+        size_t node = onnx_node_begin(graph, "Concat", NULL, (const char *const *)names, "trainer/raw");
+        onnx_attribute(graph, "axis", 1);
+        onnx_node_end(graph, node);
+    }
+    for (int i = 0; i < schema->numbers; i++) {
+        free(names[i]);
+    }
     free(names);
-    put_statistics(graph, schema, "trainer/fill", offsetof(struct schema_column, fill));
-    put_statistics(graph, schema, "trainer/center", offsetof(struct schema_column, center));
-    put_statistics(graph, schema, "trainer/scale", offsetof(struct schema_column, scale));
+    put_statistics(graph, schema, "trainer/fill", FILL);
+    put_statistics(graph, schema, "trainer/center", CENTER);
+    put_statistics(graph, schema, "trainer/scale", SCALE);
     onnx_node(graph, "IsNaN", MISSING, ONNX_NAMES("trainer/raw"), MISSING);
     onnx_node(graph, "Where", "trainer/filled", ONNX_NAMES(MISSING, "trainer/fill", "trainer/raw"), "trainer/filled");
     onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/filled", "trainer/center"), "trainer/centered");
@@ -378,9 +408,10 @@ static void put_spellings(struct proto *graph, const char *mark)
 }
 
 /* Texts to positions: the categories, then the one for a missing value. */
-static void put_column_of_categories(struct proto *graph, const struct schema_column *column, const char *output)
+static void put_column_of_categories(struct proto *graph, const struct schema_column *column,
+                                     const struct string_list *missing, const char *output)
 {
-    const int64_t marks = column->may_miss ? count_spellings() : 0;
+    const int64_t marks = column->may_miss ? count_spellings() + missing->count : 0;
     const int count = column->categories.count;
     int64_t *places = calloc((size_t)(count + marks) + 1, sizeof *places);
     if (!places) {
@@ -397,6 +428,9 @@ static void put_column_of_categories(struct proto *graph, const struct schema_co
     }
     for (const char *const *mark = number_missing_marks; column->may_miss && *mark; mark++) {
         put_spellings(graph, *mark);
+    }
+    for (int i = 0; column->may_miss && i < missing->count; i++) {
+        onnx_attribute_text(graph, missing->items[i]);
     }
     onnx_attribute_end(graph, keys);
     onnx_attribute_list(graph, "values_int64s", places, (size_t)(count + marks));
@@ -416,7 +450,7 @@ static void put_categories(struct proto *graph, const struct schema *schema, int
             char *name = texts + (size_t)next * NAME;
             snprintf(name, NAME, "trainer/place_%d", next);
             onnx_value(graph, ONNX_INPUT, column->name, ONNX_STRING, 1);
-            put_column_of_categories(graph, column, name);
+            put_column_of_categories(graph, column, &schema->missing, name);
             names[next++] = name;
         }
     }

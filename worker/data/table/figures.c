@@ -32,6 +32,25 @@ static bool put_values(cJSON *object, const struct dictionary *values)
     return done;
 }
 
+/* The parts of dates: count, mean, squares, minimum and maximum of each. */
+static bool put_dates(cJSON *object, const struct survey_dates *dates)
+{
+    cJSON *parts = dates ? cJSON_AddArrayToObject(object, "parts") : NULL;
+    for (int i = 0; parts && i < DATE_PARTS; i++) {
+        cJSON *part = cJSON_CreateObject();
+        const struct moments *moments = &dates->parts[i];
+        bool done = cJSON_AddNumberToObject(part, "numbers", (double)moments->count);
+        if (moments->count > 0) {
+            done = done && put_double(part, "mean", moments->mean) && put_double(part, "squares", moments->squares) &&
+                   put_double(part, "minimum", dates->minimum[i]) && put_double(part, "maximum", dates->maximum[i]);
+        }
+        if (!cJSON_AddItemToArray(parts, part) || !done) {
+            return false;
+        }
+    }
+    return parts || !dates;
+}
+
 static cJSON *column_json(const struct survey_column *column)
 {
     cJSON *object = cJSON_CreateObject();
@@ -47,7 +66,11 @@ static cJSON *column_json(const struct survey_column *column)
                put_double(object, "squares", column->numbers.squares) &&
                put_double(object, "minimum", column->minimum) && put_double(object, "maximum", column->maximum);
     }
-    done = done && put_values(object, &column->values);
+    char written[NOTATION_TEXT];
+    notation_text(&column->notation, written);
+    done = done && cJSON_AddStringToObject(object, "notation", written) &&
+           cJSON_AddNumberToObject(object, "dates", column->dates) && put_dates(object, column->calendar) &&
+           put_values(object, &column->values);
     if (!done) {
         cJSON_Delete(object);
         return NULL;
@@ -96,9 +119,8 @@ static bool read_count(const cJSON *object, const char *name, int64_t before, in
     return read_double(object, name, &number) && to_count(number, before, count);
 }
 
-static bool add_numbers(struct survey_column *column, const cJSON *object)
+static bool add_moments(struct moments *moments, double *least, double *most, const cJSON *object)
 {
-    struct moments *moments = &column->numbers;
     int64_t count;
     double mean, squares, minimum, maximum;
     if (!read_count(object, "numbers", moments->count, &count)) {
@@ -116,9 +138,46 @@ static bool add_numbers(struct survey_column *column, const cJSON *object)
     moments->squares += squares + difference * difference * before * n / all;
     moments->mean += difference * n / all;
     moments->count += count;
-    column->minimum = fmin(column->minimum, minimum);
-    column->maximum = fmax(column->maximum, maximum);
+    *least = fmin(*least, minimum);
+    *most = fmax(*most, maximum);
     return isfinite(moments->mean) && isfinite(moments->squares); /* numbers may be too far apart for these */
+}
+
+static bool add_numbers(struct survey_column *column, const cJSON *object)
+{
+    return add_moments(&column->numbers, &column->minimum, &column->maximum, object);
+}
+
+static bool add_dates(struct survey_dates *dates, const cJSON *object)
+{
+    const cJSON *part;
+    int i = 0;
+    cJSON_ArrayForEach(part, cJSON_GetObjectItemCaseSensitive(object, "parts"))
+    {
+        if (!dates || i == DATE_PARTS || !add_moments(&dates->parts[i], &dates->minimum[i], &dates->maximum[i], part)) {
+            return false;
+        }
+        i++;
+    }
+    return !dates || i == DATE_PARTS;
+}
+
+/* Numbers and dates are written alike on all machines. */
+static bool check_writing(const struct survey_column *column, const cJSON *object, struct error *error)
+{
+    char here[NOTATION_TEXT];
+    const char *there = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "notation"));
+    int64_t dates;
+    notation_text(&column->notation, here);
+    if (!there || strcmp(here, there) != 0) {
+        return error_set(error,
+                         "column %.64s: its numbers are written otherwise on some workers (%.64s and %.64s); write them "
+                         "in one way, or set --decimal",
+                         column->name, here, there ? there : "unknown");
+    }
+    return (read_count(object, "dates", 0, &dates) && dates == (int64_t)column->dates) ||
+           error_set(error, "column %.64s: its dates are of another order on some workers, or no dates; set --dates",
+                     column->name);
 }
 
 static bool add_values(struct survey_column *column, const cJSON *object)
@@ -177,7 +236,8 @@ static bool add_column(struct survey_column *column, const cJSON *object, struct
         !read_count(object, "numbers", column->numbers.count, &numbers)) {
         return error_set(error, "column %.64s: its figures are damaged, or too many", column->name);
     }
-    if (!kinds_agree(column, is_category, texts, numbers, error)) {
+    if (!kinds_agree(column, is_category, texts, numbers, error) ||
+        (texts + numbers > 0 && column->texts + column->numbers.count > 0 && !check_writing(column, object, error))) {
         return false;
     }
     column->missing += missing;
@@ -186,7 +246,8 @@ static bool add_column(struct survey_column *column, const cJSON *object, struct
     column->has_too_many |= is_true(object, "has_too_many");
     column->is_integer &= is_true(object, "is_integer");
     column->same = 0; /* a column equal to the target in these rows need not be so in the others */
-    return (add_numbers(column, object) && add_values(column, object)) ||
+    return (add_numbers(column, object) && (numbers == 0 || add_dates(column->calendar, object)) &&
+            add_values(column, object)) ||
            error_set(error, "column %.64s: its figures are damaged, or too many for this machine", column->name);
 }
 

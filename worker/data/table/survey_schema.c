@@ -5,6 +5,7 @@
 #include "worker/data/table/survey_schema.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -271,6 +272,20 @@ static bool check_task(const struct targets *targets, enum schema_task task, con
     return true;
 }
 
+/* For someone who sees the program for the first time: what there is to choose from. */
+static bool ask_for_target(const struct survey *survey, const char *name, struct error *error)
+{
+    enum { MOST = 24 };
+    char columns[320] = "";
+    size_t used = 0;
+    for (int i = 0; i < survey->count && i < MOST && used < sizeof columns; i++) {
+        used += (size_t)snprintf(columns + used, sizeof columns - used, "%s%.64s", i > 0 ? ", " : "",
+                                 survey->columns[i].name);
+    }
+    return error_set(error, "%s: is a table; name the column to learn, --target=COLUMN. It has %s%s", name, columns,
+                     survey->count > MOST || used >= sizeof columns ? " ..." : "");
+}
+
 static bool choose_task(const struct survey *survey, const struct config *config, const char *name,
                         enum schema_task *task, struct error *error)
 {
@@ -283,7 +298,7 @@ static bool choose_task(const struct survey *survey, const struct config *config
                          config_loss_name(loss));
     }
     if (targets.count == 0) {
-        return error_set(error, "%s: is a table, but the column to learn is not set; name it with --target", name);
+        return ask_for_target(survey, name, error);
     }
     *task = task_of(&targets, survey->rows, loss);
     return check_task(&targets, *task, name, error);

@@ -39,11 +39,49 @@ static bool has_ending(const char *name)
                                            "*.csv.gz",    "*.tsv.gz",      "*.npy.gz",    "*.tfrecord",
                                            "*.tfrecords", "*.tfrecord.gz", "*.tfrecord-*"};
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
-        if (fnmatch(patterns[i], name, 0) == 0) {
+        if (fnmatch(patterns[i], name, FNM_CASEFOLD) == 0) {
             return true;
         }
     }
     return false;
+}
+
+/* Tables of one's own are called anything: these are the parts' names, in any case. */
+static bool is_test_name(const char *name)
+{
+    return fnmatch("test*", name, FNM_CASEFOLD) == 0;
+}
+
+static bool is_train_name(const char *name)
+{
+    return fnmatch("train*", name, FNM_CASEFOLD) == 0;
+}
+
+static bool is_no_test_name(const char *name)
+{
+    return !is_test_name(name);
+}
+
+static int count_tables(const struct names *names, bool (*test)(const char *name))
+{
+    int count = 0;
+    for (int i = 0; i < names->count; i++) {
+        count += has_ending(names->items[i]) && test(names->items[i]);
+    }
+    return count;
+}
+
+static void keep_tables(struct names *names, bool (*test)(const char *name))
+{
+    int kept = 0;
+    for (int i = 0; i < names->count; i++) {
+        if (has_ending(names->items[i]) && test(names->items[i])) {
+            names->items[kept++] = names->items[i];
+        } else {
+            free(names->items[i]);
+        }
+    }
+    names->count = kept;
 }
 
 static bool copy_names(struct names *names, const struct string_list *list, struct error *error)
@@ -56,7 +94,10 @@ static bool copy_names(struct names *names, const struct string_list *list, stru
     return done || error_set(error, "out of memory for the names of %d files", list->count);
 }
 
-/* The configured pattern if one was set; otherwise all names that begin with train or test. */
+/*
+ * The configured pattern if one was set. Otherwise to test with: the tables whose names begin with test; to train on:
+ * those whose names begin with train, or if there are none, all others than the former.
+ */
 static bool list_files(struct names *names, const struct config *config, enum dataset_part part, struct error *error)
 {
     const bool is_test = part == DATASET_TEST;
@@ -64,21 +105,15 @@ static bool list_files(struct names *names, const struct config *config, enum da
         return copy_names(names, config->data.round_files, error);
     }
     const bool is_usual = is_default(config, is_test ? "test_files" : "train_files");
-    const char *pattern = is_usual  ? (is_test ? "test*" : "train*")
-                          : is_test ? config->data.test_files
-                                    : config->data.train_files;
+    const char *pattern = is_usual ? "*" : is_test ? config->data.test_files : config->data.train_files;
     if (!names_list(names, config->data.data_dir, pattern, error)) {
         return false;
     }
-    int kept = 0;
-    for (int i = 0; i < names->count; i++) {
-        if (is_usual && !has_ending(names->items[i])) {
-            free(names->items[i]);
-        } else {
-            names->items[kept++] = names->items[i];
-        }
+    if (is_usual) {
+        keep_tables(names, is_test                                  ? is_test_name
+                           : count_tables(names, is_train_name) > 0 ? is_train_name
+                                                                    : is_no_test_name);
     }
-    names->count = kept;
     return true;
 }
 
@@ -714,6 +749,10 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
         schema_free(schema);
         return false;
     }
+    if (count_tables(&names, is_train_name) == 0 && is_default(config, "train_files") && !config->data.round_files) {
+        log_info("no file is called train*: training on %s%s", names.count == 1 ? names.items[0] : "all tables of ",
+                 names.count == 1 ? "" : config->data.data_dir);
+    }
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
     struct split split = make_split(config, has_test_files);
     split.most = overflow->held_out;
@@ -758,6 +797,10 @@ bool table_survey_train(struct survey *survey, const struct config *config, stru
     if (!list_files(&names, config, DATASET_TRAIN, error)) {
         names_free(&names);
         return false;
+    }
+    if (count_tables(&names, is_train_name) == 0 && is_default(config, "train_files") && !config->data.round_files) {
+        log_info("no file is called train*: training on %s%s", names.count == 1 ? names.items[0] : "all tables of ",
+                 names.count == 1 ? "" : config->data.data_dir);
     }
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
     struct split split = make_split(config, has_test_files);
