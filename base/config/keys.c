@@ -423,8 +423,7 @@ const struct config_key config_keys[] = {
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table: rows with the same value stay together when rows are held out"},
     {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates as "
-                    "in ISO 8601"},
+     .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates"},
     {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "whether CSV files begin with the column names; auto = if a row at the beginning has the target's "

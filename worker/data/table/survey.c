@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text/printable.h"
 #include "base/text/suggest.h"
 
 enum {
@@ -24,6 +25,7 @@ enum {
     OTHER_BYTES = 64,
     FEW_OTHERS = 10, /* so few distinct ones are marks, rather than names among numbers */
     MOST_OFFENDERS = 3,
+    MOST_IDS = 1000, /* more texts, each in hardly more than one row, are names */
 };
 
 /* --- beginning --- */
@@ -405,6 +407,24 @@ static void add_number(struct survey_column *column, const struct row *row, int 
     }
 }
 
+/* For people to see how the column is written. */
+static void keep_example(struct survey_column *column, const struct row *row, int index)
+{
+    char buffer[ROW_NUMBER_TEXT], example[SURVEY_EXAMPLE];
+    size_t size;
+    const char *text = row_text(row, index, buffer, &size);
+    snprintf(example, sizeof example, "%.*s", (int)(size < SURVEY_EXAMPLE ? size : SURVEY_EXAMPLE), text);
+    for (int i = 0; i < SURVEY_EXAMPLES && size > 0; i++) {
+        if (column->examples[i][0] == '\0') {
+            printable(column->examples[i], SURVEY_EXAMPLE, example);
+            return;
+        }
+        if (strcmp(column->examples[i], example) == 0) {
+            return;
+        }
+    }
+}
+
 bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
 {
     struct survey_column *column = &survey->columns[index];
@@ -413,6 +433,9 @@ bool survey_add_value(struct survey *survey, const struct rows *rows, const stru
     const bool has_numbers = column->numbers.count + column->numbers.in_chunk > 0;
     const bool is_marked = kind == NUMBER_MISSING && row->fields && column->use != USE_TARGET &&
                            !column->is_category && is_mark(survey, row, index);
+    if (survey->counts_all && column->examples[SURVEY_EXAMPLES - 1][0] == '\0') {
+        keep_example(column, row, index);
+    }
     if (kind == NUMBER_MISSING && !is_marked) {
         column->missing++;
         return true;
@@ -503,6 +526,12 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
 }
 
 /* --- after the rows --- */
+
+bool survey_is_name(const struct survey_column *column, int64_t rows)
+{
+    return column->texts > 0 && !column->is_category &&
+           (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
+}
 
 /* The commonest texts of a column that are no numbers, from all its values if they were counted. */
 int survey_offenders(const struct survey_column *column, char text[SURVEY_OFFENDERS])

@@ -25,6 +25,8 @@ struct survey_dates {
 
 enum { SURVEY_DOUBT = 256 };
 
+enum { SURVEY_EXAMPLES = 3, SURVEY_EXAMPLE = 24 };
+
 struct survey_column {
     char *name;
     enum survey_use use;
@@ -53,6 +55,7 @@ struct survey_column {
     double minimum, maximum;
     struct moments numbers;
     struct dictionary values;
+    char examples[SURVEY_EXAMPLES][SURVEY_EXAMPLE]; /* the first different values, if all are counted for people */
     struct dictionary others; /* texts among numbers, the first few */
     char first_text[512]; /* an error message with the place of the first text or infinity */
 };
@@ -62,6 +65,7 @@ struct survey {
     int count;
     int64_t rows;
     int files;
+    char note[ROWS_NOTE]; /* of the first file with one (rows_note) */
     char delimiter;
     const struct config_data *data; /* borrowed */
     bool counts_all;      /* every column's values, for people to see */
@@ -109,6 +113,9 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
 
 /* False if the row has a fault, text among numbers or infinity; the error says where, and what to do. */
 bool survey_accepts(const struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
+
+/* A text that is different in nearly every row: a name, not a category. */
+bool survey_is_name(const struct survey_column *column, int64_t rows);
 
 /* True if data.target says that the model learns to reproduce its inputs. */
 bool survey_learns_inputs(const struct config_data *data);

@@ -14,7 +14,6 @@ enum {
     MOST_CLASSES_SURE = 20, /* this few integers are classes */
     MOST_CLASSES = 1000,    /* more are not... */
     ROWS_PER_CLASS = 20,    /* ...unless each has this many rows */
-    MOST_IDS = 1000,        /* more texts, each in hardly more than one row, are row names */
 };
 
 /* --- What a column is --- */
@@ -37,13 +36,6 @@ static bool is_text(const struct survey_column *column)
 static bool is_flag(const struct survey_column *column)
 {
     return !is_text(column) && column->is_integer && column->minimum >= 0 && column->maximum <= 1;
-}
-
-/* A text that is different in nearly every row: a name, not a category. */
-static bool is_id(const struct survey_column *column, int64_t rows)
-{
-    return column->texts > 0 && !column->is_category &&
-           (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
 }
 
 /* --- How it is scaled --- */
@@ -156,7 +148,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
         log_warning("%s: column %.64s is empty; it is left out", name, column->name);
         return true;
     }
-    if (is_id(column, survey->rows)) {
+    if (survey_is_name(column, survey->rows)) {
         log_warning(
             "%s: column %.64s has a different text in nearly every row; it is left out (--categorical=%.64s keeps it)",
             name, column->name, column->name);

@@ -148,6 +148,7 @@ struct table_pass {
      */
     bool (*take_plain)(struct table_pass *pass, const struct rows *rows, const struct row *row, int *taken, bool *bad,
                        struct error *error);
+    void (*end)(struct table_pass *pass, const struct rows *rows); /* NULL, or after a file */
     const struct config *config;
     const char *folder; /* NULL: names are paths */
     const struct names *names;
@@ -192,8 +193,10 @@ static bool is_blank(const struct row *row)
     return row->fields && row->count > 1;
 }
 
-static void tell_note(const struct rows *rows)
+/* What was left out of a file, once it has been read. */
+static void tell_note(struct table_pass *pass, const struct rows *rows)
 {
+    (void)pass;
     char note[ROWS_NOTE];
     rows_note(rows, note);
     if (note[0] != '\0') {
@@ -206,8 +209,8 @@ static bool read_rows(struct table_pass *pass, struct rows *rows, struct error *
     for (;;) {
         struct row row;
         const enum csv_status status = rows_next(rows, &row, error);
-        if (status == CSV_END && pass->tells) {
-            tell_note(rows);
+        if (status == CSV_END && pass->end) {
+            pass->end(pass, rows);
         }
         if (status == CSV_END || status == CSV_FAILED) {
             return status == CSV_END;
@@ -284,6 +287,14 @@ static bool begin_survey(struct table_pass *pass, const struct rows *rows, struc
            survey_begin(self->survey, rows, pass->config, self->counts_all, error);
 }
 
+static void keep_note(struct table_pass *pass, const struct rows *rows)
+{
+    struct survey *survey = ((struct survey_pass *)pass)->survey;
+    if (survey->note[0] == '\0') {
+        rows_note(rows, survey->note);
+    }
+}
+
 static bool take_into_survey(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
                              struct error *error)
 {
@@ -346,6 +357,7 @@ bool table_survey(struct survey *survey, int *files, enum dataset_part part, con
     struct survey_pass self = {.pass = {.begin = begin_survey,
                                         .take = take_into_survey,
                                         .take_plain = take_plain_into_survey,
+                                        .end = keep_note,
                                         .config = config,
                                         .folder = config->data.data_dir,
                                         .names = &names},
@@ -572,6 +584,7 @@ static struct table_pass pass_of_encoding(const struct config *config, const cha
     return (struct table_pass){.begin = begin_encoding,
                                .take = take_into_examples,
                                .take_plain = take_plain_into_examples,
+                               .end = tell_note,
                                .tells = true,
                                .config = config,
                                .folder = folder,
