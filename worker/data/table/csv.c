@@ -601,12 +601,18 @@ static int usual_count(const int counts[LINES], int lines, int *first)
 
 /*
  * The number of fields of a line with this delimiter, provided that nearly all from the first such line on have as many,
- * or one more or less, as where one ends the line, or R names rows but not their column; otherwise 1.
+ * or one more, as where one ends the line, or R names rows but not their column; otherwise 1. *first_line: its number;
+ * titles may precede it.
  */
-static int fields_by(const struct csv_reader *reader, char delimiter)
+static int fields_by(const struct csv_reader *reader, char delimiter, int *first_line)
 {
     int counts[LINES], first, alike = 0;
     const int lines = count_fields(reader, delimiter, counts), usual = usual_count(counts, lines, &first);
+    *first_line = first;
+    if (first == 1 && counts[0] == usual - 1 && counts[0] > 1) {
+        *first_line = first = 0; /* R's names, or a delimiter that ends the other lines */
+        alike++;
+    }
     for (int i = first; i < lines; i++) {
         const int difference = counts[i] - usual;
         alike += difference == 0 || (difference == 1 && delimiter != BLANKS);
@@ -618,16 +624,17 @@ static int fields_by(const struct csv_reader *reader, char delimiter)
 static void find_delimiter(struct csv_reader *reader)
 {
     static const char candidates[] = {',', ';', '\t', '|'};
-    int most = 0;
-    for (size_t i = 0; i < sizeof candidates; i++) {
-        const int fields = fields_by(reader, candidates[i]);
-        if (fields > most) {
-            most = fields;
-            reader->delimiter = candidates[i];
+    int most = 1, counts[LINES], first;
+    for (int titles = 0; titles < 2 && most == 1; titles++) {
+        for (size_t i = 0; i < sizeof candidates; i++) {
+            const int fields = fields_by(reader, candidates[i], &first);
+            if (fields > most && (first == 0 || titles > 0)) {
+                most = fields;
+                reader->delimiter = candidates[i];
+            }
         }
     }
-    int counts[LINES];
-    if (most <= 1 && count_fields(reader, BLANKS, counts) > 1 && fields_by(reader, BLANKS) > 1) {
+    if (most == 1 && count_fields(reader, BLANKS, counts) > 1 && fields_by(reader, BLANKS, &first) > 1) {
         reader->delimiter = BLANKS;
         reader->has_blanks = true;
         adapt(reader, reader->buffer + reader->begin, reader->end - reader->begin);
