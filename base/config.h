@@ -262,6 +262,7 @@ struct config_output {
     int max_to_keep;           /* 0 = all */
     double keep_every_n_hours; /* 0 = none kept for good */
     int kept_rows;             /* held-out rows stored in each checkpoint (worker/kept_rows.h); or CONFIG_AUTO */
+    char *checkpoint_key;      /* file with the secret of checkpoints' digests; "" = none */
     bool shared_files;         /* files of a run may be read by other users, as the umask says */
     int64_t log_steps;
     int64_t validate_steps;       /* 0 = at the end of every epoch */

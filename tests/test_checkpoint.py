@@ -186,3 +186,42 @@ def test_rows_of_groups_are_not_kept(trainer, tmp_path):
         train(trainer, "--data_dir=d", "--target=y", "--epochs=2", f"--train_dir={name}", *flags, cwd=tmp_path)
         with safe_open(newest(tmp_path / name), "numpy") as file:
             assert ("kept_rows" in file.metadata()) == kept
+
+
+def write_key(path, secret):
+    path.write_text(secret + "\n")
+    path.chmod(0o600)
+    return f"--checkpoint_key={path}"
+
+
+def test_with_a_key_only_checkpoints_made_with_it_are_used(trainer, tmp_path):
+    """Whoever can write to the folder can make a digest, but not this one."""
+    key, other = write_key(tmp_path / "key", "k" * 40), write_key(tmp_path / "other", "o" * 40)
+    short = [*SMALL, "--train_steps=20"]
+    train(trainer, *short, "--train_dir=own", key, cwd=tmp_path)
+    train(trainer, *short, "--train_dir=foreign", cwd=tmp_path)
+    with safe_open(newest(tmp_path / "own"), "numpy") as file:
+        assert len(file.metadata()["digest_key"]) == 16 and "k" * 40 not in str(file.metadata())
+    for command in (["eval"], ["predict", "-"], ["train", *short], ["export", "--out=m.onnx"]):
+        for folder, flags, why in (("foreign", [key], "a digest without a key, so anyone may have written it"),
+                                   ("own", [], "give --checkpoint_key"), ("own", [other], "made with another key")):
+            result = run(trainer, *command, f"--train_dir={folder}", *flags, cwd=tmp_path, status=None)
+            assert result.status == 1 and why in result.stderr + result.stdout, (command, folder, result.stderr)
+    assert not list(tmp_path.rglob("*.damaged")), "the flag was wrong, not the file"
+    run(trainer, "eval", *SMALL, "own", key, cwd=tmp_path)
+    run(trainer, "inspect", "own", key, cwd=tmp_path)
+    run(trainer, "diff", "own", str(newest(tmp_path / "own")), key, cwd=tmp_path)
+    train(trainer, *SMALL, "--train_steps=30", "--train_dir=own", key, cwd=tmp_path)
+    path = newest(tmp_path / "own")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert "is damaged" in train(trainer, *SMALL, "--train_steps=40", "--train_dir=own", key, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("mode, secret, why", [(0o644, "k" * 40, "everybody on this machine can read this key"),
+                                               (0o600, "short", "has at least 32 characters")])
+def test_a_key_must_be_secret_and_long(trainer, tmp_path, mode, secret, why):
+    flag = write_key(tmp_path / "key", secret)
+    (tmp_path / "key").chmod(mode)
+    assert why in run(trainer, *SMALL, "--train_steps=1", flag, cwd=tmp_path, status=1).stderr

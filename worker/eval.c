@@ -142,7 +142,8 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
     if (!file_exists(folder)) {
         return true;
     }
-    if (!checkpoint_folder_find(folder, &newest, error)) {
+    if (!checkpoint_use_key(follower->config->output.checkpoint_key, error) ||
+        !checkpoint_folder_find(folder, &newest, error)) {
         return false;
     }
     int64_t step = newest ? checkpoint_file_info(newest)->global_step : -1;

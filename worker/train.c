@@ -12,6 +12,7 @@
 #include "ps/identity.h"
 #include "ps/rollout/history.h"
 #include "ps/server.h"
+#include "ps/checkpoint/checkpoint.h"
 #include "worker/clients/clients.h"
 #include "worker/eval.h"
 #include "worker/follow.h"
@@ -119,6 +120,10 @@ static int run_train(const struct command_call *call)
     if (!read_clients(call, &clients, &error)) {
         log_error("%s", error.text);
         return COMMAND_MISUSED;
+    }
+    if (!checkpoint_use_key(config.output.checkpoint_key, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
     }
     if (!place_find(&config, &error)) {
         log_error("%s", error.text);

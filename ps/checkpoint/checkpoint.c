@@ -1,5 +1,6 @@
 /* A copy of the state, and its way into a file: in one pass, straight from the copy. */
 #include <assert.h>
+#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/trust.h"
 #include "base/version.h"
 #include "ps/checkpoint/internal.h"
 
@@ -87,6 +89,12 @@ void checkpoint_metric_key(char key[METRIC_KEY], const char *of, enum metric met
     snprintf(key, METRIC_KEY, "%s_%s", of, config_metric_name(metric));
 }
 
+/* Set once. name "": there is none. */
+static struct {
+    uint8_t bytes[crypto_generichash_KEYBYTES];
+    char name[KEY_NAME_HEX + 1];
+} digest_key;
+
 void checkpoint_digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX + 1])
 {
     uint8_t digest[DIGEST_BYTES];
@@ -94,12 +102,54 @@ void checkpoint_digest_hex(crypto_generichash_state *hash, char hex[DIGEST_HEX +
     sodium_bin2hex(hex, DIGEST_HEX + 1, digest, sizeof digest);
 }
 
+static bool start_sodium(const char *path, struct error *error)
+{
+    return sodium_init() >= 0 || error_set(error, "%s: libsodium cannot start: is /dev/urandom there?", path);
+}
+
 bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, struct error *error)
 {
-    if (sodium_init() < 0) {
-        return error_set(error, "%s: libsodium cannot start: is /dev/urandom there?", path);
+    if (!start_sodium(path, error)) {
+        return false;
     }
-    crypto_generichash_init(hash, NULL, 0, DIGEST_BYTES);
+    const bool is_keyed = digest_key.name[0] != '\0';
+    crypto_generichash_init(hash, is_keyed ? digest_key.bytes : NULL, is_keyed ? sizeof digest_key.bytes : 0,
+                            DIGEST_BYTES);
+    return true;
+}
+
+const char *checkpoint_key_name(void)
+{
+    return digest_key.name;
+}
+
+bool checkpoint_use_key(const char *path, struct error *error)
+{
+    enum { LEAST = 32, MOST = 4096 };
+    static const char purpose[] = "trainer: the name of a checkpoint key";
+    uint8_t *text, name[KEY_NAME_HEX / 2];
+    size_t size;
+    if (path[0] == '\0' || digest_key.name[0] != '\0') {
+        return true;
+    }
+    if (!start_sodium(path, error) || !trust_secret(path, "key", error) ||
+        !file_read(path, MOST, &text, &size, error)) {
+        return false;
+    }
+    while (size > 0 && isspace(text[size - 1])) {
+        size--;
+    }
+    if (size < LEAST) {
+        free(text);
+        return error_set(error, "%s: a checkpoint key has at least %d characters; make one with: openssl rand -hex 32",
+                         path, LEAST);
+    }
+    crypto_generichash(digest_key.bytes, sizeof digest_key.bytes, text, size, NULL, 0);
+    sodium_memzero(text, size);
+    free(text);
+    crypto_generichash(name, sizeof name, (const uint8_t *)purpose, sizeof purpose, digest_key.bytes,
+                       sizeof digest_key.bytes);
+    sodium_bin2hex(digest_key.name, sizeof digest_key.name, name, sizeof name);
     return true;
 }
 
@@ -240,6 +290,9 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     }
     if (info->kept_rows) {
         safetensors_write_metadata(&writer, "kept_rows", info->kept_rows);
+    }
+    if (checkpoint_key_name()[0] != '\0') {
+        put(&writer, "digest_key", "%s", checkpoint_key_name());
     }
     *digest_offset = safetensors_write_metadata(&writer, "digest", ZERO_DIGEST);
     for (int vector = 0; vector < STORE_VECTORS; vector++) {

@@ -13,7 +13,8 @@
  * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few
  * held-out rows with the model's answers: worker/kept_rows.h), config_digest, fleet_version, and "digest":
  * BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified before
- * anything else is trusted.
+ * anything else is trusted. With a key (checkpoint_use_key) the digest is BLAKE2b's keyed one, and digest_key says with
+ * which key: then it proves not only that the file is intact, but that someone with the key wrote it.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H
@@ -70,6 +71,12 @@ struct checkpoint_state {
 bool checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
                              const struct config_train *train, struct error *error);
 void checkpoint_state_destroy(struct checkpoint_state *state);
+
+/*
+ * From now on every digest in this process is made with the secret in this file (output.checkpoint_key; "": none), and
+ * only files with such a digest are opened. Call it before other threads use checkpoints; later calls change nothing.
+ */
+bool checkpoint_use_key(const char *path, struct error *error);
 
 /*
  * Writes a checkpoint to `path`, atomically (base/file.h). Any thread. Takes little extra memory: tensors are written

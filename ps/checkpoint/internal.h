@@ -21,6 +21,7 @@ enum {
     TENSOR_NAME = 64,
     METADATA_VALUE = 256,
     METRIC_KEY = 48,
+    KEY_NAME_HEX = 16,
 };
 _Static_assert((size_t)CHUNK_BYTES >= CONFIG_MAX_WIDTH * sizeof(float), "a chunk holds whole rows");
 
@@ -54,6 +55,9 @@ void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model
 
 /* "best_roc_auc" */
 void checkpoint_metric_key(char key[METRIC_KEY], const char *of, enum metric metric);
+
+/* Which key digests are made with, in hex, to tell keys apart; "": none. */
+const char *checkpoint_key_name(void);
 
 /* Starts a digest, and ends it in hex. path: for errors. */
 bool checkpoint_start_digest(crypto_generichash_state *hash, const char *path, struct error *error);

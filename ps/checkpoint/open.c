@@ -86,6 +86,30 @@ static enum checkpoint_status read_header(struct checkpoint_file *file, struct e
     return CHECKPOINT_OPENED;
 }
 
+/* A file that someone else may have written is not used, nor set aside as damaged: it is the flag that does not fit. */
+static enum checkpoint_status check_key(const struct checkpoint_file *file, struct error *error)
+{
+    const struct safetensors_text *made_with = safetensors_metadata(&file->tensors, "digest_key");
+    const char *own = checkpoint_key_name();
+    if (!made_with && own[0] == '\0') {
+        return CHECKPOINT_OPENED;
+    }
+    if (!made_with) {
+        error_set(error,
+                  "%s: has a digest without a key, so anyone may have written it; with --checkpoint_key only "
+                  "checkpoints made with that key are used",
+                  file->path);
+    } else if (own[0] == '\0') {
+        error_set(error, "%s: has a digest made with a key, and cannot be verified without it: give --checkpoint_key",
+                  file->path);
+    } else if (made_with->size != strlen(own) || memcmp(made_with->bytes, own, made_with->size) != 0) {
+        error_set(error, "%s: has a digest made with another key than --checkpoint_key", file->path);
+    } else {
+        return CHECKPOINT_OPENED;
+    }
+    return CHECKPOINT_UNREADABLE;
+}
+
 /* Hashes the header with the digest's place zeroed, then the rest of the file. */
 static enum checkpoint_status verify_digest(struct checkpoint_file *file, struct error *error)
 {
@@ -359,6 +383,9 @@ enum checkpoint_status checkpoint_open(struct checkpoint_file **opened, const ch
     }
     if (status == CHECKPOINT_OPENED) {
         status = read_header(file, error);
+    }
+    if (status == CHECKPOINT_OPENED) {
+        status = check_key(file, error);
     }
     if (status == CHECKPOINT_OPENED) {
         status = verify_digest(file, error);

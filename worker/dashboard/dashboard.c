@@ -400,7 +400,8 @@ static int run_dashboard(const struct command_call *call)
     }
     struct board *boards = calloc((size_t)call->operand_count, sizeof *boards);
     struct api_run *runs = calloc((size_t)call->operand_count, sizeof *runs);
-    bool done = (boards && runs) || error_set(&error, "out of memory");
+    bool done = ((boards && runs) || error_set(&error, "out of memory")) &&
+                checkpoint_use_key(call->config->output.checkpoint_key, &error);
     for (; done && opened < call->operand_count; opened += done) {
         done = past_run_read(&boards[opened], call->operands[opened], &error);
         runs[opened] = (struct api_run){.board = &boards[opened]};

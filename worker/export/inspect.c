@@ -53,6 +53,7 @@ struct tensor_norms {
 
 const struct command_flag checkpoint_flags[] = {
     {"json", NULL, "one JSON object"},
+    {"checkpoint_key", "FILE", "secret of the checkpoints' digests, if they were written with one"},
     {NULL, NULL, NULL},
 };
 
@@ -71,6 +72,11 @@ static int checkpoint_operands(const struct command_call *call, struct checkpoin
     if (call->operand_count != count) {
         log_error("%s", misuse);
         return COMMAND_MISUSED;
+    }
+    const char *key = command_value(call, "checkpoint_key");
+    if (key && !checkpoint_use_key(key, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
     }
     for (int i = 0; i < count; i++) {
         const char *operand = call->operands[i];

@@ -193,7 +193,8 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
                   enum checkpoint_weights which, struct error *error)
 {
     *trained = (struct trained){.config = *config};
-    if (!trained_find(&trained->file, wanted, train_dir, error)) {
+    if (!checkpoint_use_key(config->output.checkpoint_key, error) ||
+        !trained_find(&trained->file, wanted, train_dir, error)) {
         return false;
     }
     checkpoint_file_model(trained->file, &trained->config.model);
