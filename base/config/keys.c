@@ -429,7 +429,7 @@ const struct config_key config_keys[] = {
      .description = "whether CSV files begin with the column names; auto = if a row at the beginning has the target's "
                     "name, or differs in kind from the rows below it"},
     {"data", "missing", KEY_NAMES, AT(data.missing), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "texts in a table that stand for a missing value, such as -999; NA, null, ? and the like are known"},
+     .description = "texts in a table that stand for a missing value, such as -999; NA, null and ? are known"},
     {"data", "dates", KEY_WORD, AT(data.dates), .words = dates, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "order of day, month and year in a table's dates, such as 3/4/2024; auto = found in the column"},

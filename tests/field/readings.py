@@ -33,10 +33,12 @@ def dated(write, rows=400):
 
 
 def dates(name, source, write, *checks, flags=""):
-    return Case(name, source, dated(write), [f"{TRAIN} {flags}"], [accuracy(0.7), never_says("different text"), *checks])
+    return Case(name, source, dated(write), [f"{TRAIN} {flags}"],
+                [accuracy(0.7), never_says("different text"), *checks])
 
 
 TABLE = learnable()
+AMBIGUOUS = "when,y\n" + "".join(f"{1 + i % 12}/{1 + i % 11}/2024,{i % 2}\n" for i in range(150))
 HEADER, *ROWS = TABLE.splitlines()
 
 
@@ -91,7 +93,7 @@ CASES = [
           "new.csv": 'a,b\n"98.000,50",1\n"9.001,50",1\n'},
          [f"{TRAIN} --train_dir=run", "trainer predict run new.csv --out=out.csv"],
          [lines_of("out.csv", 3), file_holds("out.csv", ',high,', ',low,')]),
-    Case("logger_titles_and_units", "scopehal#408: title lines, names, units; the target tells which line has the names",
+    Case("logger_titles_and_units", "scopehal#408: title lines, names, units; the target tells which has the names",
          table("My logger,7", header="a,b,y\nV,%,\nAvg,Avg,Smp"), [TRAIN],
          [accuracy(0.75), says("1 line before the column names", "2 lines between")]),
     Case("names_in_a_comment", "numpy.savetxt writes the header as '# a,b,y'", table(header="# a,b,y"), [TRAIN],
@@ -99,7 +101,8 @@ CASES = [
     Case("names_that_are_years", "xgboost#6043: some names are numbers",
          {"d/train.csv": learnable(header="2019,b,y")}, [TRAIN], [accuracy(0.75)]),
     Case("header_unknown", "xsv#22: the error shows the line, the delimiter and the key",
-         table(header="1.5,2.5,3.5"), ["trainer --data_dir=d --target=z"], [fails("no column z", "1.5,2.5,3.5", "--header=yes")]),
+         table(header="1.5,2.5,3.5"), ["trainer --data_dir=d --target=z"],
+         [fails("no column z", "1.5,2.5,3.5", "--header=yes")]),
     Case("names_of_r", "R's write.table names rows but not their column",
          table(rows=[f'"{i}",{row}' for i, row in enumerate(ROWS, 1)]), [TRAIN],
          [accuracy(0.75), says("column 0 only counts the rows")]),
@@ -127,7 +130,8 @@ CASES = [
     Case("bom_in_front", "Excel's 'CSV UTF-8' begins with a mark", {"d/train.csv": b"\xef\xbb\xbf" + TABLE.encode()},
          [TRAIN], [accuracy(0.75)]),
     dates("dates_iso", "scikit-learn#5670: dates as features", lambda d: d.isoformat()),
-    dates("dates_with_zone", "ISO 8601 with a fraction and a zone", lambda d: d.strftime("%Y-%m-%d %H:%M:%S.250+01:00")),
+    dates("dates_with_zone", "ISO 8601 with a fraction and a zone",
+          lambda d: d.strftime("%Y-%m-%d %H:%M:%S.250+01:00")),
     dates("dates_german", "pandas, dayfirst: d.m.y of Germany", lambda d: d.strftime("%d.%m.%Y %H:%M")),
     dates("dates_american", "m/d/y with AM and PM", lambda d: d.strftime("%m/%d/%Y %I:%M %p")),
     dates("dates_british", "pandas, dayfirst: d/m/y of Britain", lambda d: d.strftime("%d/%m/%y")),
@@ -135,10 +139,10 @@ CASES = [
     dates("dates_named", "12 Mar 2024, as SAS and Oracle write", lambda d: d.strftime("%d-%b-%Y")),
     dates("dates_in_words", "March 12, 2024", lambda d: d.strftime("%B %d, %Y")),
     Case("dates_ambiguous", "pandas: 3/4/2024 may be March or April",
-         {"d/train.csv": "when,y\n" + "".join(f"{1 + i % 12}/{1 + i % 11}/2024,{i % 2}\n" for i in range(150))}, [TRAIN],
+         {"d/train.csv": AMBIGUOUS}, [TRAIN],
          [says("day/month or month/day", "--dates=dmy")]),
     Case("dates_set", "pandas: dayfirst=True",
-         {"d/train.csv": "when,y\n" + "".join(f"{1 + i % 12}/{1 + i % 11}/2024,{i % 2}\n" for i in range(150))},
+         {"d/train.csv": AMBIGUOUS},
          [f"{TRAIN} --dates=dmy"], [never_says("day/month or month/day")]),
     Case("times_of_day", "loggers: hh:mm:ss alone",
          {"d/train.csv": "t,y\n" + "".join(f"{i % 24:02}:{i % 60:02}:00,{'day' if 6 <= i % 24 < 18 else 'night'}\n"

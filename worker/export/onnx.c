@@ -189,7 +189,8 @@ static void onnx_value(struct proto *graph, int field, const char *name, enum on
  * with the inputs and outputs of `trainer predict`.
  *
  * Inputs, [batch, 1], named as the columns: float64 for a number (NaN: missing; arithmetic is in double as in
- * training) and for each part of a date (when.month), text for a category, without surrounding blanks ("", "NA" and the like: missing). Outputs:
+ * training) and for each part of a date (when.month), text for a category, without surrounding blanks ("", "NA" and
+ * the like: missing). Outputs:
  *
  *     classes      prediction, text [batch, 1]; probabilities, float32 [batch, classes]
  *     flags        prediction, int64 [batch, targets]; probabilities, float32 [batch, targets]

@@ -21,11 +21,11 @@ struct trained {
     struct config
         config; /* the command's, with the checkpoint's model, loss and metric, no slots and averages; owns nothing */
     struct checkpoint_file *file;
-    struct schema *schema; /* of a table's columns; NULL: pictures */
-    struct names classes;  /* of pictures, by label, if they have names */
+    struct schema *schema;    /* of a table's columns; NULL: pictures */
+    struct names classes;     /* of pictures, by label, if they have names */
     struct string_list known; /* the names of its columns, for config.data.known_names; not the names' owner */
-    char **targets;        /* target names that config.data.target points to, unless the command names some */
-    double threshold;      /* of a binary model or an anomaly detector, by its validation data; NaN: none */
+    char **targets;           /* target names that config.data.target points to, unless the command names some */
+    double threshold;         /* of a binary model or an anomaly detector, by its validation data; NaN: none */
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */
     bool averaged;         /* they are the moving averages */

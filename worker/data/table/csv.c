@@ -46,7 +46,7 @@ struct csv_reader {
     size_t first;      /* where csv_rewind goes */
     uint64_t first_line;
     int64_t longer; /* rows with empty fields too many */
-    char *scratch; /* fields with unescaped quotes */
+    char *scratch;  /* fields with unescaped quotes */
     size_t scratch_capacity;
 };
 
@@ -600,9 +600,9 @@ static int usual_count(const int counts[LINES], int lines, int *first)
 }
 
 /*
- * The number of fields of a line with this delimiter, provided that nearly all from the first such line on have as many,
- * or one more, as where one ends the line, or R names rows but not their column; otherwise 1. *first_line: its number;
- * titles may precede it.
+ * The number of fields of a line with this delimiter, provided that nearly all lines from the first such one on have as
+ * many, or one more, as where one ends the line, or R names rows but not their column; otherwise 1. *first_line: its
+ * number; titles may precede it.
  */
 static int fields_by(const struct csv_reader *reader, char delimiter, int *first_line)
 {

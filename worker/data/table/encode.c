@@ -164,9 +164,9 @@ static bool say_field(const struct rows *rows, const struct row *row, int source
 static bool get_number(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
                        const struct row *row, int source, double *number, bool *missing, struct error *error)
 {
-    const struct reading reading = {.notation = &column->notation,
-                                    .missing = &encoder->schema->missing,
-                                    .has_marks = column->role != SCHEMA_TARGET};
+    const struct column_reading reading = {.notation = &column->notation,
+                                           .missing = &encoder->schema->missing,
+                                           .has_marks = column->role != SCHEMA_TARGET};
     const enum number_kind kind = row_number(row, source, reading, number);
     *missing = kind == NUMBER_MISSING;
     if (kind == NUMBER_TEXT) {
@@ -324,8 +324,8 @@ static bool add_target(const struct encoder *encoder, const struct schema_column
     return true;
 }
 
-static bool add_weight(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
-                       float *weight, struct error *error)
+static bool add_weight(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
+                       const struct row *row, int source, float *weight, struct error *error)
 {
     double number = 1;
     bool missing = true;

@@ -170,10 +170,11 @@ static bool check_writing(const struct survey_column *column, const cJSON *objec
     int64_t dates;
     notation_text(&column->notation, here);
     if (!there || strcmp(here, there) != 0) {
-        return error_set(error,
-                         "column %.64s: its numbers are written otherwise on some workers (%.64s and %.64s); write them "
-                         "in one way, or set --decimal",
-                         column->name, here, there ? there : "unknown");
+        return error_set(
+            error,
+            "column %.64s: its numbers are written otherwise on some workers (%.64s and %.64s); write them "
+            "in one way, or set --decimal",
+            column->name, here, there ? there : "unknown");
     }
     return (read_count(object, "dates", 0, &dates) && dates == (int64_t)column->dates) ||
            error_set(error, "column %.64s: its dates are of another order on some workers, or no dates; set --dates",

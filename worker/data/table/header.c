@@ -95,16 +95,17 @@ static bool is_integer(const char *name)
 static bool is_in(const struct string_list *names, const char *text, size_t size)
 {
     for (int i = 0; names && i < names->count; i++) {
-        if (!is_integer(names->items[i]) && strlen(names->items[i]) == size && memcmp(names->items[i], text, size) == 0) {
+        if (!is_integer(names->items[i]) && strlen(names->items[i]) == size &&
+            memcmp(names->items[i], text, size) == 0) {
             return true;
         }
     }
     return false;
 }
 
-enum kind { MISSING, NUMBER, TEXT };
+enum cell_kind { MISSING, NUMBER, TEXT };
 
-static enum kind kind_of(const struct csv_field *field)
+static enum cell_kind kind_of(const struct csv_field *field)
 {
     double number;
     struct notation_clues ignored = {.points = 0};
@@ -142,19 +143,19 @@ static int find_named(const struct shapes *shapes, const struct string_list *nam
 
 /* --- by kind --- */
 
-struct tally {
+struct column_tally {
     int numbers, texts;
     uint64_t hash; /* of the text in a row that may hold units */
-    enum kind top;
+    enum cell_kind top;
 };
 
-static bool holds_numbers(const struct tally *tally)
+static bool holds_numbers(const struct column_tally *tally)
 {
     return tally->numbers > tally->texts;
 }
 
 /* What the columns hold below a row: in the second half, where there are no units. */
-static bool count_below(const struct shapes *shapes, int top, struct tally *tallies, int columns)
+static bool count_below(const struct shapes *shapes, int top, struct column_tally *tallies, int columns)
 {
     struct csv_row row;
     struct error ignored;
@@ -162,12 +163,12 @@ static bool count_below(const struct shapes *shapes, int top, struct tally *tall
         return false;
     }
     for (int i = 0; i < columns; i++) {
-        tallies[i] = (struct tally){.top = i < row.count ? kind_of(&row.fields[i]) : MISSING};
+        tallies[i] = (struct column_tally){.top = i < row.count ? kind_of(&row.fields[i]) : MISSING};
     }
     const int below = shapes->count - top - 1;
     for (int i = 0; i < below && csv_look(shapes->csv, &row, &ignored) == CSV_ROW; i++) {
         for (int j = 0; i >= below / 2 && j < columns && j < row.count; j++) {
-            const enum kind kind = kind_of(&row.fields[j]);
+            const enum cell_kind kind = kind_of(&row.fields[j]);
             tallies[j].numbers += kind == NUMBER;
             tallies[j].texts += kind == TEXT;
         }
@@ -175,7 +176,7 @@ static bool count_below(const struct shapes *shapes, int top, struct tally *tall
     return true;
 }
 
-static bool is_header(const struct tally *tallies, int columns)
+static bool is_header(const struct column_tally *tallies, int columns)
 {
     int names = 0, values = 0;
     bool all_named = true;
@@ -202,7 +203,8 @@ static int first_of_table(const struct shapes *shapes)
         return shapes->first + 1;
     }
     for (int i = shapes->first; alike > 1 && i < shapes->count; i++) {
-        const bool lacks_one = shapes->fields[i] == shapes->usual - 1 && shapes->usual > 2; /* row names, or a delimiter */
+        const bool lacks_one =
+            shapes->fields[i] == shapes->usual - 1 && shapes->usual > 2; /* row names, or a delimiter */
         if (shapes->fields[i] == shapes->usual || lacks_one) {
             return i;
         }
@@ -210,7 +212,7 @@ static int first_of_table(const struct shapes *shapes)
     return shapes->first;
 }
 
-static int find_header(const struct shapes *shapes, const struct config_data *data, struct tally *tallies)
+static int find_header(const struct shapes *shapes, const struct config_data *data, struct column_tally *tallies)
 {
     static const char *const none = "inputs";
     const bool learns_inputs = data && data->target.count == 1 && strcmp(data->target.items[0], none) == 0;
@@ -239,7 +241,7 @@ static int find_header(const struct shapes *shapes, const struct config_data *da
 /* --- below the names --- */
 
 /* Texts above numbers that no row repeats, and no number: units, or the kind of a mean. */
-static bool is_of_units(const struct shapes *shapes, int index, struct tally *tallies, int columns)
+static bool is_of_units(const struct shapes *shapes, int index, struct column_tally *tallies, int columns)
 {
     struct csv_row row;
     struct error ignored;
@@ -269,7 +271,7 @@ static bool is_of_units(const struct shapes *shapes, int index, struct tally *ta
     return is_above;
 }
 
-static int find_data(const struct shapes *shapes, int header, struct tally *tallies, int columns)
+static int find_data(const struct shapes *shapes, int header, struct column_tally *tallies, int columns)
 {
     int data = header + 1;
     while (data < shapes->count && shapes->is_comment[data]) {
@@ -312,7 +314,7 @@ static bool all_have(const struct shapes *shapes, int data, int fields)
 }
 
 /* Columns of the data, given the row of names: a delimiter at the end of lines makes none. */
-static void find_columns(struct header *header, const struct shapes *shapes)
+static void find_columns(struct csv_header *header, const struct shapes *shapes)
 {
     struct csv_row row;
     const int top = header->at >= 0 ? header->at : header->data;
@@ -346,7 +348,7 @@ static void find_columns(struct header *header, const struct shapes *shapes)
     }
 }
 
-static void tell(struct header *header, const struct shapes *shapes)
+static void tell(struct csv_header *header, const struct shapes *shapes)
 {
     const int before = header->at >= 0 ? header->at : header->data;
     const int after = header->at >= 0 ? header->data - header->at - 1 : 0;
@@ -364,7 +366,7 @@ static void tell(struct header *header, const struct shapes *shapes)
     }
 }
 
-static void keep_line(struct header *header, const struct shapes *shapes)
+static void keep_line(struct csv_header *header, const struct shapes *shapes)
 {
     struct csv_row row;
     if (header_look(shapes->csv, header->at >= 0 ? header->at : header->data, &row)) {
@@ -374,11 +376,11 @@ static void keep_line(struct header *header, const struct shapes *shapes)
     }
 }
 
-bool header_find(struct header *header, struct csv_reader *csv, const struct config_data *data, struct error *error)
+bool header_find(struct csv_header *header, struct csv_reader *csv, const struct config_data *data, struct error *error)
 {
     struct shapes shapes;
     int columns = 1;
-    *header = (struct header){.at = -1};
+    *header = (struct csv_header){.at = -1};
     find_shapes(&shapes, csv);
     for (int i = 0; i < shapes.count; i++) {
         columns = shapes.fields[i] > columns ? shapes.fields[i] : columns;
@@ -387,7 +389,7 @@ bool header_find(struct header *header, struct csv_reader *csv, const struct con
         csv_rewind(csv);
         return true;
     }
-    struct tally *tallies = calloc((size_t)columns, sizeof *tallies);
+    struct column_tally *tallies = calloc((size_t)columns, sizeof *tallies);
     if (!tallies) {
         return error_set(error, "%s: out of memory for %d columns", csv_name(csv), columns);
     }

@@ -56,8 +56,8 @@ static void tell_inputs(const struct survey *survey, const struct survey_column 
         size_t used = (size_t)snprintf(text, BECOMES, "date");
         for (int i = 0; i < DATE_PARTS; i++) {
             if (column->calendar->maximum[i] > column->calendar->minimum[i]) {
-                used += (size_t)snprintf(text + used, BECOMES - used, "%s%s", used > 4 ? ", " : ": ",
-                                         date_part_names[i]);
+                used +=
+                    (size_t)snprintf(text + used, BECOMES - used, "%s%s", used > 4 ? ", " : ": ", date_part_names[i]);
             }
         }
         snprintf(text + used, BECOMES - used, "%s", used > 4 ? "" : ", left out: only one");

@@ -64,8 +64,8 @@ static size_t currency_sign(const char *at, size_t size)
     if (size >= 2 && bytes[0] == 0xC2 && bytes[1] >= 0xA2 && bytes[1] <= 0xA5) {
         return 2; /* cent to yen */
     }
-    const bool is_of_block =
-        size >= 3 && bytes[0] == 0xE2 && ((bytes[1] == 0x82 && bytes[2] >= 0xA0) || (bytes[1] == 0x83 && bytes[2] < 0x90));
+    const bool is_of_block = size >= 3 && bytes[0] == 0xE2 &&
+                             ((bytes[1] == 0x82 && bytes[2] >= 0xA0) || (bytes[1] == 0x83 && bytes[2] < 0x90));
     const bool is_wide = size >= 3 && bytes[0] == 0xEF && bytes[1] == 0xBF && (bytes[2] == 0xA5 || bytes[2] == 0xA1);
     const bool is_baht = size >= 3 && bytes[0] == 0xE0 && bytes[1] == 0xB8 && bytes[2] == 0xBF;
     return is_of_block || is_wide || is_baht ? 3 : 0;
@@ -74,10 +74,11 @@ static size_t currency_sign(const char *at, size_t size)
 /* Bytes of the unit that begins at `at`; 0: none does. */
 static size_t unit_size(const char *at, size_t size)
 {
-    static const char *const words[] = {
-        "%",   "\u2030", "US$", "AU$", "CA$", "NZ$", "HK$", "NT$", "R$",  "A$",  "C$",  "S$",  "USD", "EUR", "GBP",
-        "JPY", "CNY",    "INR", "CHF", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RUB", "BRL", "AUD", "CAD", "NZD",
-        "MXN", "ZAR",    "KRW", "TRY", "SGD", "HKD", "Fr.", "kr.", "kr",  "z\u0142", "K\u010D", "Rs.", "Rs"};
+    static const char *const words[] = {"%",   "\u2030", "US$", "AU$",     "CA$",     "NZ$", "HK$", "NT$", "R$",
+                                        "A$",  "C$",     "S$",  "USD",     "EUR",     "GBP", "JPY", "CNY", "INR",
+                                        "CHF", "SEK",    "NOK", "DKK",     "PLN",     "CZK", "HUF", "RUB", "BRL",
+                                        "AUD", "CAD",    "NZD", "MXN",     "ZAR",     "KRW", "TRY", "SGD", "HKD",
+                                        "Fr.", "kr.",    "kr",  "z\u0142", "K\u010D", "Rs.", "Rs"};
     size_t best = currency_sign(at, size);
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         const size_t length = strlen(words[i]);
@@ -178,10 +179,10 @@ static bool strip(struct bare *bare, const char *text, size_t size)
 
 /* Runs of digits, each but the first behind a separator, and an exponent. */
 struct digits {
-    int count;                /* of runs */
+    int count; /* of runs */
     size_t begin[MOST_RUNS], size[MOST_RUNS];
-    char before[MOST_RUNS];   /* the separator */
-    size_t exponent, all;     /* where it begins, and the text ends */
+    char before[MOST_RUNS]; /* the separator */
+    size_t exponent, all;   /* where it begins, and the text ends */
 };
 
 static bool is_exponent(const char *at, const char *end)
@@ -232,7 +233,7 @@ static bool split(struct digits *digits, const struct bare *bare)
     }
 }
 
-/* The sign between groups if the digits can be read with this decimal sign, '\0' if there is none; false: they can't. */
+/* *group: the sign between groups if the digits can be read with this decimal sign; 0: none. False: they can't. */
 static bool suits(const struct digits *digits, const struct bare *bare, char decimal, char *group)
 {
     const int last = digits->count - 1;
@@ -277,7 +278,8 @@ bool notation_look(struct notation_clues *clues, const char *text, size_t size)
     if (!point && !comma) {
         return false;
     }
-    const char first = digits.count > 1 ? digits.before[1] : '\0', final = digits.count > 1 ? digits.before[digits.count - 1] : '\0';
+    const char first = digits.count > 1 ? digits.before[1] : '\0',
+               final = digits.count > 1 ? digits.before[digits.count - 1] : '\0';
     const bool has_either = first == '.' || first == ',' || final == '.' || final == ',';
     clues->points += point && !comma;
     clues->commas += comma && !point;

@@ -32,10 +32,10 @@ struct notation_clues {
 
 /* What the plain numbers of the column, and its file, say. */
 struct notation_hints {
-    int64_t plain;       /* their count */
-    bool has_fractions;  /* not all are integers */
-    double largest;      /* magnitude */
-    char delimiter;      /* of the file */
+    int64_t plain;              /* their count */
+    bool has_fractions;         /* not all are integers */
+    double largest;             /* magnitude */
+    char delimiter;             /* of the file */
     enum table_decimal decimal; /* by the config */
 };
 

@@ -23,7 +23,7 @@ struct rows {
     char **names; /* [columns] */
     int columns;
     bool has_header, lacks_first;
-    struct header header; /* of a text file */
+    struct csv_header header;       /* of a text file */
     struct budget_account *account; /* of the names */
     size_t charged;
 };
@@ -85,7 +85,7 @@ static bool name_columns(struct rows *rows, const struct csv_row *header, struct
 
 static bool read_header(struct rows *rows, const struct config_data *data, struct error *error)
 {
-    struct header *header = &rows->header;
+    struct csv_header *header = &rows->header;
     struct csv_row row;
     if (!header_find(header, rows->csv, data, error)) {
         return false;
@@ -230,8 +230,7 @@ bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, si
         return records_open_bytes(&records, name, bytes, size, data, account, error) &&
                open_numbers(rows, NULL, records, account, error);
     }
-    return csv_open_bytes(&csv, name, bytes, size, account, error) &&
-           open_csv(rows, csv, data, account, error);
+    return csv_open_bytes(&csv, name, bytes, size, account, error) && open_csv(rows, csv, data, account, error);
 }
 
 void rows_close(struct rows *rows)
@@ -306,8 +305,9 @@ void rows_note(const struct rows *rows, char note[ROWS_NOTE])
     const char *titles = rows->header.note;
     int used = snprintf(note, ROWS_NOTE, "%s%s", titles, titles[0] != '\0' ? " left out" : "");
     if (longer > 0) {
-        used += snprintf(note + used, (size_t)(ROWS_NOTE - used), "%sempty fields after the last column left out in %lld row%s",
-                         used > 0 ? "; " : "", (long long)longer, longer == 1 ? "" : "s");
+        used += snprintf(note + used, (size_t)(ROWS_NOTE - used),
+                         "%sempty fields after the last column left out in %lld row%s", used > 0 ? "; " : "",
+                         (long long)longer, longer == 1 ? "" : "s");
     }
     if (rows->csv && csv_has_blanks(rows->csv)) {
         snprintf(note + used, (size_t)(ROWS_NOTE - used), "%sfields are separated by blanks", used > 0 ? "; " : "");
@@ -398,7 +398,7 @@ bool reading_is_missing(const struct string_list *missing, const char *text, siz
 }
 
 /* -999 also stands for -999.0. */
-static bool is_missing_number(struct reading reading, double value)
+static bool is_missing_number(struct column_reading reading, double value)
 {
     double number;
     for (int i = 0; i < reading.missing->count; i++) {
@@ -410,7 +410,7 @@ static bool is_missing_number(struct reading reading, double value)
     return false;
 }
 
-enum number_kind row_number(const struct row *row, int column, struct reading reading, double *value)
+enum number_kind row_number(const struct row *row, int column, struct column_reading reading, double *value)
 {
     enum number_kind kind;
     const bool has_marks = reading.missing && reading.missing->count > 0;

@@ -64,8 +64,8 @@ char rows_delimiter(const struct rows *rows); /* of a text file; "," of others *
 const char *rows_name(const struct rows *rows);
 const char *rows_left_out(const struct rows *rows); /* of an archive (worker/data/table/npy.h); else "" */
 bool rows_is_text(const struct rows *rows);
-bool rows_has_blanks(const struct rows *rows); /* instead of delimiters */
-bool rows_lacks_first_name(const struct rows *rows); /* the header has names, but none for the first column */
+bool rows_has_blanks(const struct rows *rows);        /* instead of delimiters */
+bool rows_lacks_first_name(const struct rows *rows);  /* the header has names, but none for the first column */
 const char *rows_first_line(const struct rows *rows); /* the beginning of a text file's header, or first row */
 
 /* What was left out of a text file so far, such as titles, for people; "": nothing. */
@@ -76,7 +76,7 @@ void rows_note(const struct rows *rows, char note[ROWS_NOTE]);
 int rows_find_column(const struct rows *rows, const char *name);
 
 /* How a column's numbers are written, and the texts that stand for missing values (may be NULL). */
-struct reading {
+struct column_reading {
     const struct notation *notation;
     const struct string_list *missing;
     bool has_marks; /* the usual marks of missing values in numbers count as such (number_is_mark) */
@@ -86,7 +86,7 @@ struct reading {
 bool reading_is_missing(const struct string_list *missing, const char *text, size_t size);
 
 /* A field as a number, and as text (which may be put into `buffer`). */
-enum number_kind row_number(const struct row *row, int column, struct reading reading, double *value);
+enum number_kind row_number(const struct row *row, int column, struct column_reading reading, double *value);
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
 
 /* Prefixes the error with the place of a field; returns false. rows NULL: the row is not from a file. */

@@ -256,8 +256,8 @@ static cJSON *column_json(const struct schema_column *column)
     } else if (column->kind == SCHEMA_DATE) {
         done = done && add_date(object, column);
     } else {
-        done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) && add_double(object, "scale", column->scale) &&
-               add_double(object, "fill", column->fill);
+        done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) &&
+               add_double(object, "scale", column->scale) && add_double(object, "fill", column->fill);
     }
     if (!done) {
         cJSON_Delete(object);
@@ -400,8 +400,9 @@ static bool get_column(struct schema *schema, const cJSON *object)
     if (kind == SCHEMA_DATE) {
         return role == SCHEMA_FEATURE && get_parts(column, object);
     }
-    return get_notation(&column->notation, object) && get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
-           get_double(object, "fill", &column->fill) && column->scale != 0;
+    return get_notation(&column->notation, object) && get_double(object, "center", &column->center) &&
+           get_double(object, "scale", &column->scale) && get_double(object, "fill", &column->fill) &&
+           column->scale != 0;
 }
 
 static bool get_columns(struct schema *schema, const cJSON *root)

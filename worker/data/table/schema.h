@@ -46,8 +46,8 @@ struct schema_column {
     enum schema_kind kind;
     bool may_miss; /* values were missing: it has an indicator, or a place for them */
     double center, scale, fill;
-    struct notation notation;     /* how its numbers are written */
-    enum table_dates dates;       /* the order of a date's parts; of SCHEMA_DATE */
+    struct notation notation; /* how its numbers are written */
+    enum table_dates dates;   /* the order of a date's parts; of SCHEMA_DATE */
     struct schema_part parts[DATE_PARTS];
     int part_count;
     struct dictionary categories; /* in order; of SCHEMA_CATEGORY */

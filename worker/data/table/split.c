@@ -84,8 +84,9 @@ bool split_key(const struct split *split, const struct rows *rows, const struct 
         return true;
     }
     if (!timestamp_parse(text, size, split->dates, &time)) {
-        error_set(error, "column %.64s: \"%.*s\" is no time; it needs a number, or a date (whose order "
-                         "--dates sets, if it is not year, month, day)",
+        error_set(error,
+                  "column %.64s: \"%.*s\" is no time; it needs a number, or a date (whose order "
+                  "--dates sets, if it is not year, month, day)",
                   rows_column_name(rows, split->column), (int)(size < 32 ? size : 32), text);
         return row_wrap(rows, row, split->column, error);
     }

@@ -25,6 +25,7 @@ enum {
     OTHER_BYTES = 64,
     FEW_OTHERS = 10, /* so few distinct ones are marks, rather than names among numbers */
     MOST_OFFENDERS = 3,
+    OFFENDERS_TEXT = 160,
     MOST_IDS = 1000, /* more texts, each in hardly more than one row, are names */
 };
 
@@ -177,8 +178,8 @@ static void forget(struct survey *survey)
 /* The first column without a name, as data frames write their index, unless the config names it. */
 static bool may_be_index(const struct rows *rows, int column, const struct config_data *data)
 {
-    const bool is_nameless = (column == 0 && rows_lacks_first_name(rows)) ||
-                             strncmp(rows_column_name(rows, column), "Unnamed: 0", 10) == 0;
+    const bool is_nameless =
+        (column == 0 && rows_lacks_first_name(rows)) || strncmp(rows_column_name(rows, column), "Unnamed: 0", 10) == 0;
     return is_nameless && !is_listed(&data->features, rows, column) && !is_listed(&data->categorical, rows, column);
 }
 
@@ -305,11 +306,11 @@ static bool count_value(struct survey *survey, struct survey_column *column, con
 
 static const struct notation plain_notation;
 
-struct reading survey_reading(const struct survey *survey, const struct survey_column *column)
+static struct column_reading reading_of(const struct survey *survey, const struct survey_column *column)
 {
-    return (struct reading){.notation = &column->notation,
-                            .missing = &survey->data->missing,
-                            .has_marks = column->use != USE_TARGET && !column->is_category};
+    return (struct column_reading){.notation = &column->notation,
+                                   .missing = &survey->data->missing,
+                                   .has_marks = column->use != USE_TARGET && !column->is_category};
 }
 
 /* What a text among numbers, or instead of them, may be in another notation. False if out of memory. */
@@ -327,13 +328,12 @@ static bool look_at_text(struct survey_column *column, enum table_dates wanted, 
         column->all_orders |= orders;
     }
     const bool is_new = !column->is_collected && size <= OTHER_BYTES;
-    return !is_new ||
-           (column->others.count >= MOST_OTHERS && dictionary_find(&column->others, text, size) < 0) ||
+    return !is_new || (column->others.count >= MOST_OTHERS && dictionary_find(&column->others, text, size) < 0) ||
            dictionary_add(&column->others, text, size) >= 0;
 }
 
-static bool note_fault(struct survey_column *column, enum table_dates wanted, const struct rows *rows, const struct row *row, int index,
-                       enum number_kind kind)
+static bool note_fault(struct survey_column *column, enum table_dates wanted, const struct rows *rows,
+                       const struct row *row, int index, enum number_kind kind)
 {
     struct error error;
     char buffer[ROW_NUMBER_TEXT];
@@ -356,7 +356,7 @@ static enum number_kind read_value(const struct survey *survey, const struct sur
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
     if (column->dates == DATES_AUTO) {
-        return row_number(row, index, survey_reading(survey, column), number);
+        return row_number(row, index, reading_of(survey, column), number);
     }
     const char *text = row_text(row, index, buffer, &size);
     if (number_is_mark(text, size) || reading_is_missing(&survey->data->missing, text, size)) {
@@ -431,8 +431,8 @@ bool survey_add_value(struct survey *survey, const struct rows *rows, const stru
     double number = 0;
     const enum number_kind kind = read_value(survey, column, row, index, &number);
     const bool has_numbers = column->numbers.count + column->numbers.in_chunk > 0;
-    const bool is_marked = kind == NUMBER_MISSING && row->fields && column->use != USE_TARGET &&
-                           !column->is_category && is_mark(survey, row, index);
+    const bool is_marked = kind == NUMBER_MISSING && row->fields && column->use != USE_TARGET && !column->is_category &&
+                           is_mark(survey, row, index);
     if (survey->counts_all && column->examples[SURVEY_EXAMPLES - 1][0] == '\0') {
         keep_example(column, row, index);
     }
@@ -462,7 +462,7 @@ bool survey_add_value(struct survey *survey, const struct rows *rows, const stru
 
 static bool are_same(const struct row *row, int a, int b)
 {
-    const struct reading plain = {.notation = &plain_notation};
+    const struct column_reading plain = {.notation = &plain_notation};
     char buffers[2][ROW_NUMBER_TEXT];
     size_t sizes[2];
     double left, right;
@@ -533,8 +533,11 @@ bool survey_is_name(const struct survey_column *column, int64_t rows)
            (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
 }
 
-/* The commonest texts of a column that are no numbers, from all its values if they were counted. */
-int survey_offenders(const struct survey_column *column, char text[SURVEY_OFFENDERS])
+/*
+ * The commonest texts of a column that are no numbers, for people: `"n.d." (12), "trace" (3)`; from all its values if
+ * they were counted. Returns how many distinct ones there are.
+ */
+static int find_offenders(const struct survey_column *column, char text[OFFENDERS_TEXT])
 {
     const struct dictionary *from = column->is_collected ? &column->values : &column->others;
     int chosen[MOST_OFFENDERS], count = 0, distinct = 0;
@@ -562,9 +565,9 @@ int survey_offenders(const struct survey_column *column, char text[SURVEY_OFFEND
             chosen[at] = i;
         }
     }
-    for (int i = 0; i < count && used < SURVEY_OFFENDERS; i++) {
+    for (int i = 0; i < count && used < OFFENDERS_TEXT; i++) {
         const struct dictionary_entry *entry = &from->entries[chosen[i]];
-        used += (size_t)snprintf(text + used, SURVEY_OFFENDERS - used, "%s\"%.*s\" (%lld)", i > 0 ? ", " : "",
+        used += (size_t)snprintf(text + used, OFFENDERS_TEXT - used, "%s\"%.*s\" (%lld)", i > 0 ? ", " : "",
                                  (int)(entry->size < 24 ? entry->size : 24), dictionary_text(from, chosen[i]),
                                  (long long)entry->count);
     }
@@ -598,10 +601,10 @@ static bool take_dates(struct survey *survey, struct survey_column *column, stru
     if (!column->calendar) {
         return error_set(error, "out of memory for the dates of column %.64s", column->name);
     }
-    column->dates = wanted != DATES_AUTO    ? wanted
-                    : orders & ORDER_DMY    ? DATES_DMY
-                    : orders & ORDER_MDY    ? DATES_MDY
-                                            : DATES_YMD;
+    column->dates = wanted != DATES_AUTO ? wanted
+                    : orders & ORDER_DMY ? DATES_DMY
+                    : orders & ORDER_MDY ? DATES_MDY
+                                         : DATES_YMD;
     if (wanted != DATES_AUTO) {
         return true;
     }
@@ -622,8 +625,8 @@ static bool take_dates(struct survey *survey, struct survey_column *column, stru
 
 static bool say_mixed(const struct survey_column *column, struct error *error)
 {
-    char offenders[SURVEY_OFFENDERS];
-    survey_offenders(column, offenders);
+    char offenders[OFFENDERS_TEXT];
+    find_offenders(column, offenders);
     error_set(error, "%s", column->first_text);
     const size_t used = strlen(error->text);
     if (offenders[0] != '\0') {
@@ -638,11 +641,11 @@ static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *
     const int64_t numbers = column->numbers.count, texts = column->texts;
     const bool are_many = texts > 0 && TEXT_SHARE * texts >= numbers + texts && column->dates == DATES_AUTO;
     const bool are_most = texts > numbers;
-    char offenders[SURVEY_OFFENDERS];
+    char offenders[OFFENDERS_TEXT];
     if (texts + column->infinite == 0 || (numbers == 0 && column->infinite == 0)) {
         return true;
     }
-    const int distinct = are_many ? survey_offenders(column, offenders) : 0;
+    const int distinct = are_many ? find_offenders(column, offenders) : 0;
     if (are_many && (are_most || column->use == USE_TARGET || column->has_too_many || distinct > FEW_OTHERS)) {
         if (!are_most) {
             log_warning("column %.64s: %lld of its values are numbers and %lld are not, such as %s; all are categories "
@@ -665,11 +668,12 @@ static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *
 static bool check_units(const struct survey_column *column, struct error *error)
 {
     return column->notation.unit[0] != '%' || column->with_unit == 0 || column->with_unit == column->numbers.count ||
-           error_set(error,
-                     "column %.64s: %lld of its numbers have a percent sign and %lld have none, so that 5%% may also be "
-                     "written 0.05; write all in one way, or --ignore=%.64s",
-                     column->name, (long long)column->with_unit, (long long)(column->numbers.count - column->with_unit),
-                     column->name);
+           error_set(
+               error,
+               "column %.64s: %lld of its numbers have a percent sign and %lld have none, so that 5%% may also be "
+               "written 0.05; write all in one way, or --ignore=%.64s",
+               column->name, (long long)column->with_unit, (long long)(column->numbers.count - column->with_unit),
+               column->name);
 }
 
 static bool decide(struct survey *survey, struct survey_column *column, bool skips_faults, bool *again,

@@ -30,34 +30,34 @@ enum { SURVEY_EXAMPLES = 3, SURVEY_EXAMPLE = 24 };
 struct survey_column {
     char *name;
     enum survey_use use;
-    bool is_category;  /* by the config, or because a first pass found texts among numbers */
-    bool is_number;    /* because a first pass found few texts among numbers; these count as faults */
-    bool is_nameless;  /* the first column, without a name */
-    bool is_index;     /* it counts the rows, as data frames write it */
+    bool is_category;   /* by the config, or because a first pass found texts among numbers */
+    bool is_number;     /* because a first pass found few texts among numbers; these count as faults */
+    bool is_nameless;   /* the first column, without a name */
+    bool is_index;      /* it counts the rows, as data frames write it */
     bool is_read_again; /* by a notation that a first pass found */
     /* How a first pass found its values to be written; plain, and DATES_AUTO, until then. */
     struct notation notation;
     enum table_dates dates;
     char doubt[SURVEY_DOUBT]; /* what is not certain about that; "": nothing */
-    bool is_collected; /* its values are counted one by one */
-    bool is_summed;    /* together with its neighbours, in the current plain rows */
-    bool has_too_many; /* too many distinct values to count */
-    size_t bytes;      /* of its values, approximately */
-    uint64_t same;     /* of a feature: bit mask of the first 64 columns, for targets equal to it in every row so far */
+    bool is_collected;        /* its values are counted one by one */
+    bool is_summed;           /* together with its neighbours, in the current plain rows */
+    bool has_too_many;        /* too many distinct values to count */
+    size_t bytes;             /* of its values, approximately */
+    uint64_t same; /* of a feature: bit mask of the first 64 columns, for targets equal to it in every row so far */
     int64_t missing, texts, infinite;
     /* Of the texts: which are numbers in another notation, or dates in an order; and marks, which are no texts. */
     int64_t odd, days, times, marks;
     unsigned orders, all_orders; /* those of all dates, and of any */
     struct notation_clues clues;
-    int64_t with_unit; /* of the numbers */
+    int64_t with_unit;             /* of the numbers */
     struct survey_dates *calendar; /* NULL: no dates */
-    bool is_integer; /* all numbers are integers */
+    bool is_integer;               /* all numbers are integers */
     double minimum, maximum;
     struct moments numbers;
     struct dictionary values;
     char examples[SURVEY_EXAMPLES][SURVEY_EXAMPLE]; /* the first different values, if all are counted for people */
-    struct dictionary others; /* texts among numbers, the first few */
-    char first_text[512]; /* an error message with the place of the first text or infinity */
+    struct dictionary others;                       /* texts among numbers, the first few */
+    char first_text[512];                           /* an error message with the place of the first text or infinity */
 };
 
 struct survey {
@@ -68,10 +68,10 @@ struct survey {
     char note[ROWS_NOTE]; /* of the first file with one (rows_note) */
     char delimiter;
     const struct config_data *data; /* borrowed */
-    bool counts_all;      /* every column's values, for people to see */
-    enum loss_kind loss;  /* from the config; decides which targets may be classes */
-    struct sample sample; /* of all columns' numbers, if quantiles are needed */
-    size_t bytes;         /* of all columns' values, approximately */
+    bool counts_all;                /* every column's values, for people to see */
+    enum loss_kind loss;            /* from the config; decides which targets may be classes */
+    struct sample sample;           /* of all columns' numbers, if quantiles are needed */
+    size_t bytes;                   /* of all columns' values, approximately */
 };
 
 /* Takes the columns from the first file and their use from the config. */
@@ -81,16 +81,6 @@ void survey_free(struct survey *survey); /* safe on zeros */
 
 /* Another file, with the same columns, follows. */
 void survey_next_file(struct survey *survey);
-
-/* How a column's values are read. */
-struct reading survey_reading(const struct survey *survey, const struct survey_column *column);
-
-/*
- * The commonest texts that are no numbers, for people: `"n.d." (12), "trace" (3)`; "" if there are none. Those of a
- * pass's settled column. Returns how many distinct ones were kept.
- */
-enum { SURVEY_OFFENDERS = 160 };
-int survey_offenders(const struct survey_column *column, char text[SURVEY_OFFENDERS]);
 
 /* Records one row, whose columns are those of the first file. Fails only if out of memory. */
 bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);

@@ -140,8 +140,8 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
 {
     warn_of_doubt(column, name);
     if (column->is_index) {
-        log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)", name,
-                    column->name);
+        log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)",
+                    name, column->name);
         return true;
     }
     if (column->missing == survey->rows) {

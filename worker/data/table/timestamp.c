@@ -85,15 +85,15 @@ static int take_name(struct timestamp_text *cursor, const char *const *names)
 
 static int take_month(struct timestamp_text *cursor)
 {
-    static const char *const names[] = {"january", "february", "march",     "april",   "may",      "june", "july",
+    static const char *const names[] = {"january", "february",  "march",   "april",    "may",      "june", "july",
                                         "august",  "september", "october", "november", "december", NULL};
     return take_name(cursor, names);
 }
 
 static void skip_weekday(struct timestamp_text *cursor)
 {
-    static const char *const names[] = {"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday",
-                                        NULL};
+    static const char *const names[] = {"monday", "tuesday",  "wednesday", "thursday",
+                                        "friday", "saturday", "sunday",    NULL};
     if (take_name(cursor, names) >= 0) {
         take_char(cursor, ',');
         skip_blanks(cursor);
@@ -297,7 +297,7 @@ static bool read_text(const char *text, size_t size, struct date *date, double *
     *time = 0;
     skip_weekday(&cursor);
     if (cursor.at < cursor.end && (unsigned)(*cursor.at - '0') < 10 ? !take_numbers(&cursor, date)
-                                                                      : !take_named(&cursor, date)) {
+                                                                    : !take_named(&cursor, date)) {
         return false;
     }
     if (cursor.at == cursor.end) {
