@@ -315,8 +315,8 @@ struct config_setting {
     const char *text;
 };
 
-/* Every key at its default, as with no config.json and no flags. Fails only if out of memory. */
-bool config_defaults(struct config *config, struct error *error);
+/* Every key at its default, as with no config.json and no flags. */
+void config_defaults(struct config *config);
 
 /*
  * Applies in turn, each overriding the one before: defaults; the file; the version rolled out to this machine, if it is
@@ -367,12 +367,12 @@ void config_free(struct config *config);
  * What the members of a job must agree on: BLAKE2b-256, in hex, of the job-scoped keys' values in effect, as canonical
  * text. The file's order and white space do not matter, nor whether a value was written down or is a default.
  */
-bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error);
+void config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1]);
 
 /*
  * That text: one JSON object of the job-scoped keys, sections and keys in the table's order. Keys newer than builds
  * still in use appear only if they differ from their defaults (omit_default, base/config/keys.h), so that old and new
- * builds agree on a config that both understand. The caller frees it; NULL if out of memory.
+ * builds agree on a config that both understand. The caller frees it.
  */
 char *config_job_text(const struct config *config);
 

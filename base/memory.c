@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/log.h"
+
 /* A value of /proc/meminfo, in KiB. */
 static bool read_available(uint64_t *kib)
 {
@@ -99,4 +101,60 @@ void *memory_zeroed(size_t count, size_t size)
         ask_for_huge_pages(memory, count * size);
     }
     return memory;
+}
+
+/* Not exit(): other threads still run, and use what it would free. */
+static _Noreturn void run_out(size_t bytes, const char *what)
+{
+    if (bytes == 0) {
+        log_error("out of memory for %s", what);
+    } else if (bytes < 1 << 20) {
+        log_error("out of memory: %zu bytes for %s", bytes, what);
+    } else {
+        log_error("out of memory: %.1f MiB for %s", (double)bytes / 0x1p20, what);
+    }
+    _exit(EXIT_FAILURE);
+}
+
+/* Never 0, for which the system may return NULL; SIZE_MAX, which nobody has, if the product is larger. */
+static size_t product(size_t count, size_t size)
+{
+    const size_t bytes = size > 0 && count > SIZE_MAX / size ? SIZE_MAX : count * size;
+    return bytes > 0 ? bytes : 1;
+}
+
+void *must_have(void *memory, size_t bytes, const char *what)
+{
+    if (!memory) {
+        run_out(bytes, what);
+    }
+    return memory;
+}
+
+void *must_alloc(size_t bytes, const char *what)
+{
+    return must_have(malloc(product(bytes, 1)), bytes, what);
+}
+
+void *must_zero(size_t count, size_t size, const char *what)
+{
+    const size_t bytes = product(count, size);
+    return must_have(calloc(bytes, 1), bytes, what);
+}
+
+void *must_align(size_t bytes, const char *what)
+{
+    const size_t line = 64, rounded = bytes > SIZE_MAX - line ? SIZE_MAX : (bytes + line - 1) / line * line;
+    return must_have(aligned_alloc(line, product(rounded, 1)), bytes, what);
+}
+
+void *must_grow(void *old, size_t count, size_t size, const char *what)
+{
+    const size_t bytes = product(count, size);
+    return must_have(realloc(old, bytes), bytes, what);
+}
+
+char *must_copy(const char *text)
+{
+    return must_have(strdup(text), strlen(text) + 1, "a text");
 }

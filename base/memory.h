@@ -1,4 +1,4 @@
-/* How much memory this process may use, and allocation of large, randomly accessed memory. */
+/* How much memory this process may use, and allocation: large, randomly accessed memory, and what must be there. */
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
@@ -20,5 +20,22 @@ void *memory_aligned(size_t bytes);
 
 /* As calloc(), with huge pages as above: filling memory costs a page fault every 2 MiB instead of every 4 KiB. */
 void *memory_zeroed(size_t count, size_t size);
+
+/*
+ * Memory without which this process cannot go on: what it needs to start, or for a command, in sizes that its config and
+ * its code choose. These never return NULL; without memory they log "out of memory: 12.3 MiB for WHAT" and end the
+ * process with status 1, whichever thread calls. what: completes that sentence; add what to do where there is something
+ * ("activations: choose a smaller --batch_size"). free() frees.
+ *
+ * Where a peer, a request or a file chooses the size, call malloc and return an error (base/budget.h).
+ */
+void *must_alloc(size_t bytes, const char *what);
+void *must_zero(size_t count, size_t size, const char *what);
+void *must_align(size_t bytes, const char *what); /* to 64 bytes */
+void *must_grow(void *old, size_t count, size_t size, const char *what);
+char *must_copy(const char *text);
+
+/* What another function allocated: `memory`, unless that is NULL. bytes: 0 if not known. */
+void *must_have(void *memory, size_t bytes, const char *what);
 
 #endif

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/cpu.h"
+#include "base/memory.h"
 #include "base/profile.h"
 
 enum { CACHE_LINE = 64, SPIN_ROUNDS = 2000 };
@@ -163,13 +164,8 @@ static void *member_main(void *argument)
 bool pool_create(struct pool **out, int threads, struct error *error)
 {
     assert(threads >= 1 && threads <= POOL_MAX_THREADS);
-    struct pool *pool = aligned_alloc(CACHE_LINE, (sizeof *pool + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE);
-    struct pool_thread *members = calloc((size_t)threads, sizeof *members);
-    if (!pool || !members) {
-        free(pool);
-        free(members);
-        return error_set(error, "out of memory for a team of %d threads", threads);
-    }
+    struct pool *pool = must_align(sizeof *pool, "a team of threads");
+    struct pool_thread *members = must_zero((size_t)threads, sizeof *members, "a team of threads");
     memset(pool, 0, sizeof *pool);
     pool->members = members;
     pool->spin_rounds = threads <= threads_available() ? SPIN_ROUNDS : 0;

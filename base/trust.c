@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 
 enum {
     MOST_FOLDERS = 32,
@@ -403,11 +404,8 @@ static bool check(const char *path, enum trust_kind kind, struct error *error)
     if (exempt.is_everything) {
         return true;
     }
-    struct path_walk *walk = calloc(1, sizeof *walk);
+    struct path_walk *walk = must_zero(1, sizeof *walk, "the check of a path");
     bool done = false;
-    if (!walk) {
-        return error_set(error, "%s: out of memory", path);
-    }
     walk->asked = path;
     walk->kind = kind;
     walk->fd = -1;

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "cuda/handover.h"
 #include "cuda/launch.h"
 #include "cuda/payload.h"
@@ -325,10 +326,7 @@ bool gpu_client_is_built(void)
 bool gpu_client_start_program(struct gpu_client **out, const void *bytes, size_t size, double timeout_s,
                               struct error *error)
 {
-    struct gpu_client *client = calloc(1, sizeof *client);
-    if (!client) {
-        return error_set(error, "out of memory for the GPU engine");
-    }
+    struct gpu_client *client = must_zero(1, sizeof *client, "the GPU engine");
     client->timeout_s = timeout_s;
     if (!exchange_start(&client->exchange, bytes, size, error)) {
         free(client);

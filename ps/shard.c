@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/finite.h"
+#include "base/memory.h"
 #include "ps/shard/internal.h"
 #include "ps/store/rounds.h"
 
@@ -136,19 +137,7 @@ bool shard_create(struct shard **result, const struct model *model, const struct
         return error_set(error, "ps %d would hold %zu floats, more than a message can name (%lu): use more ps", ps,
                          plan.floats, (unsigned long)UINT32_MAX);
     }
-    struct shard *shard = aligned_alloc(SHARD_ALIGN, shard_round_up(sizeof *shard));
-    /* Zero pages from the system: what is never used, such as a snapshot or a stage, takes no memory. */
-    void *memory = calloc(1, plan.total + SHARD_ALIGN);
-    struct schedule *schedule = schedule_create(&config->train);
-    if (!shard || !memory || !schedule) {
-        schedule_destroy(schedule);
-        free(shard);
-        free(memory);
-        return error_set(error,
-                         "out of memory for %zu MiB of parameters, optimizer slots, snapshot and %d workers' "
-                         "pushes: use more ps, or make model.layers smaller",
-                         plan.total >> 20, plan.workers);
-    }
+    struct shard *shard = must_align(sizeof *shard, "a shard");
     memset(shard, 0, sizeof *shard);
     shard->model = model;
     shard->train = outer_train(&config->train);
@@ -156,14 +145,17 @@ bool shard_create(struct shard **result, const struct model *model, const struct
     shard->has_rounds = config_has_rounds(&config->train);
     shard->weighs_examples = config_has_rounds(&config->train) && config->train.round_weights == WEIGHTS_BY_EXAMPLES;
     shard->buffer.size = config->train.buffer_size;
-    shard->schedule = schedule;
+    shard->schedule = schedule_create(&config->train);
     shard->wire_dtype = config->cluster.wire_dtype != WIRE_FLOAT32 ? DTYPE_BFLOAT16 : DTYPE_FLOAT32;
     shard->kernels = optimizer_kernels_get(config->train.cpu_kernels);
-    shard->memory = memory;
+    /* Zero pages from the system: what is never used, such as a snapshot or a stage, takes no memory. */
+    shard->memory = must_zero(1, plan.total + SHARD_ALIGN,
+                              "parameters, optimizer slots, snapshot and workers' pushes: use more ps, or make "
+                              "model.layers smaller");
     lay_out(shard, &plan);
     shard_cut(model, shard->spans, shard->span_count, shard->blocks);
     divide_into_stripes(shard);
-    char *end = (char *)shard_round_up((size_t)memory) + plan.total;
+    char *end = (char *)shard_round_up((size_t)shard->memory) + plan.total;
     if (plan.synchronous) {
         aggregate_create(shard, end - plan.aggregate_bytes);
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "net/link.h"
 #include "net/member.h"
 #include "net/wake.h"
@@ -122,30 +123,25 @@ static void clear_entry(const struct status_query *query, struct board_member *e
     status_show(entry, &nothing, is_ps ? cluster->ps_hosts.items[index] : config_worker_host(cluster, index));
 }
 
-/* Grows it to at least `count` entries. False: no memory. */
-static bool member_list_extend(const struct status_query *query, struct member_list *member_list, int count)
+/* Grows it to at least `count` entries, of which a config allows CONFIG_MAX_WORKERS. */
+static void member_list_extend(const struct status_query *query, struct member_list *member_list, int count)
 {
     if (count > member_list->room) {
-        const int room = count > 2 * member_list->room ? count : 2 * member_list->room;
-        struct board_member *entries = realloc(member_list->entries, (size_t)room * sizeof *entries);
-        if (!entries) {
-            return false;
-        }
-        member_list->entries = entries;
-        member_list->room = room;
+        member_list->room = count > 2 * member_list->room ? count : 2 * member_list->room;
+        member_list->entries = must_grow(member_list->entries, (size_t)member_list->room, sizeof *member_list->entries,
+                                         "the status of the members");
     }
     while (member_list->count < count) {
         clear_entry(query, &member_list->entries[member_list->count], member_list->count);
         member_list->count++;
     }
-    return true;
 }
 
 /* As if nobody had answered. */
-static bool member_list_clear(const struct status_query *query, struct member_list *member_list)
+static void member_list_clear(const struct status_query *query, struct member_list *member_list)
 {
     member_list->count = 0;
-    return member_list_extend(query, member_list, query->listed);
+    member_list_extend(query, member_list, query->listed);
 }
 
 static bool create(struct status_query *query, struct error *error)
@@ -153,9 +149,10 @@ static bool create(struct status_query *query, struct error *error)
     const struct config *config = query->config;
     query->ps_count = config->cluster.ps_hosts.count;
     query->listed = query->ps_count + (query->own_ps < 0 ? config->cluster.worker_hosts.count : 0);
-    query->asked = calloc((size_t)query->ps_count, sizeof *query->asked);
-    if (!query->asked || !member_list_clear(query, &query->merged) || !wake_create(&query->wake, error)) {
-        return error_set(error, "out of memory for the status of the members");
+    query->asked = must_zero((size_t)query->ps_count, sizeof *query->asked, "the status of the members");
+    member_list_clear(query, &query->merged);
+    if (!wake_create(&query->wake, error)) {
+        return false;
     }
     for (int i = 0; i < query->ps_count; i++) {
         struct member_query *one = &query->asked[i];
@@ -168,9 +165,7 @@ static bool create(struct status_query *query, struct error *error)
                                              .retries_refusals = query->is_member};
         const char *host = config->cluster.ps_hosts.items[i];
         one->query = query;
-        if (!member_list_clear(query, &one->reply)) {
-            return error_set(error, "out of memory for the status of the members");
-        }
+        member_list_clear(query, &one->reply);
         if (!link_create(&one->link, host, &options, error)) {
             return error_wrap(error, "cluster.ps_hosts: %s", host);
         }
@@ -190,10 +185,7 @@ static bool finish(struct status_query **out, struct status_query *query, bool d
 
 bool status_query_create(struct status_query **out, const struct config *config, struct error *error)
 {
-    struct status_query *query = calloc(1, sizeof *query);
-    if (!query) {
-        return error_set(error, "out of memory");
-    }
+    struct status_query *query = must_zero(1, sizeof *query, "the status of the members");
     query->config = config;
     query->own_ps = -1;
     query->wake.fd = -1;
@@ -210,10 +202,7 @@ bool status_query_create_for(struct status_query **out, const struct config *con
                              struct error *error)
 {
     const struct member who = identity->hello.member;
-    struct status_query *query = calloc(1, sizeof *query);
-    if (!query) {
-        return error_set(error, "out of memory");
-    }
+    struct status_query *query = must_zero(1, sizeof *query, "the status of the members");
     query->config = config;
     query->own_ps = who.role == MEMBER_PS ? who.index : -1;
     query->wake.fd = -1;
@@ -243,45 +232,36 @@ void status_query_destroy(struct status_query *query)
 }
 
 /* The entry of a member; NULL: this machine's config has other hosts than the ps's (the missing ones will show). */
-static bool find_entry(const struct status_query *query, struct member_list *member_list, uint8_t role, int index,
-                       struct board_member **entry, struct error *error)
+static struct board_member *find_entry(const struct status_query *query, struct member_list *member_list, uint8_t role,
+                                       int index)
 {
     const bool is_ps = role == MEMBER_PS;
     const bool can_be = is_ps ? index >= 0 && index < query->ps_count
                               : role == MEMBER_WORKER && query->own_ps < 0 && index >= 0 && index < CONFIG_MAX_WORKERS;
     const int at = is_ps ? index : query->ps_count + index;
-    *entry = NULL;
-    if (can_be && !member_list_extend(query, member_list, at + 1)) {
-        return error_set(error, "out of memory for worker %d", index);
+    if (!can_be) {
+        return NULL;
     }
-    *entry = can_be ? &member_list->entries[at] : NULL;
-    return true;
+    member_list_extend(query, member_list, at + 1);
+    return &member_list->entries[at];
 }
 
-static bool take_answer(struct member_query *one, const struct message_status *status, struct error *error)
+static void take_answer(struct member_query *one, const struct message_status *status)
 {
-    struct board_member *entry;
-    if (!find_entry(one->query, &one->reply, status->role, status->index, &entry, error)) {
-        return false;
-    }
+    struct board_member *entry = find_entry(one->query, &one->reply, status->role, status->index);
     if (entry) {
         char address[sizeof entry->address];
         snprintf(address, sizeof address, "%s", entry->address);
         status_show(entry, status, address);
     }
-    return true;
 }
 
-static bool take_rounds(struct member_query *one, const struct message_rounds *rounds, struct error *error)
+static void take_rounds(struct member_query *one, const struct message_rounds *rounds)
 {
-    struct board_member *entry;
-    if (!find_entry(one->query, &one->reply, MEMBER_WORKER, rounds->worker, &entry, error)) {
-        return false;
-    }
+    struct board_member *entry = find_entry(one->query, &one->reply, MEMBER_WORKER, rounds->worker);
     if (entry) {
         status_show_rounds(entry, rounds);
     }
-    return true;
 }
 
 /* All of them, with their rounds. */
@@ -304,19 +284,20 @@ static bool ask(struct member_query *one, struct error *error)
     if (!channel_call(channel, MESSAGE_get_status, &request, MESSAGE_status, deadline_s, NULL, error)) {
         return false;
     }
-    if (!take_answer(one, &channel->message.status, error)) {
-        return false;
-    }
+    take_answer(one, &channel->message.status);
     while (!(channel->frame.flags & FRAME_LAST)) {
         if (!channel_receive(channel, deadline_s, error)) {
             return false;
         }
         const bool is_rounds = channel->frame.type == MESSAGE_rounds;
         if (!channel_check_answer(channel, MESSAGE_get_status, channel->next_request,
-                                  is_rounds ? MESSAGE_rounds : MESSAGE_status, NULL, error) ||
-            !(is_rounds ? take_rounds(one, &channel->message.rounds, error)
-                        : take_answer(one, &channel->message.status, error))) {
+                                  is_rounds ? MESSAGE_rounds : MESSAGE_status, NULL, error)) {
             return false;
+        }
+        if (is_rounds) {
+            take_rounds(one, &channel->message.rounds);
+        } else {
+            take_answer(one, &channel->message.status);
         }
     }
     return true;
@@ -400,10 +381,9 @@ static void merge_answers(struct status_query *query)
     member_list_clear(query, merged);
     for (int i = 0; i < query->ps_count; i++) {
         const struct member_list *reply = &query->asked[i].reply;
-        /* Without memory for those beyond the list, only the listed ones are shown. */
-        const int count = member_list_extend(query, merged, reply->count) ? reply->count : merged->count;
+        member_list_extend(query, merged, reply->count);
         merged->entries[i] = reply->entries[i];
-        for (int k = query->ps_count; k < count; k++) {
+        for (int k = query->ps_count; k < reply->count; k++) {
             merge_worker(&merged->entries[k], &reply->entries[k]);
         }
     }
@@ -470,16 +450,12 @@ static void *watch_fleet(void *context)
 bool fleet_watch_create(struct fleet_watch **out, const struct config *config, const struct identity *identity,
                         struct error *error)
 {
-    struct fleet_watch *watch = calloc(1, sizeof *watch);
-    if (!watch) {
-        return error_set(error, "out of memory");
-    }
+    struct fleet_watch *watch = must_zero(1, sizeof *watch, "the status of the members");
     watch->wake.fd = -1;
     pthread_mutex_init(&watch->mutex, NULL);
     watch->most = config->cluster.ps_hosts.count + config_worker_room(&config->cluster);
-    watch->members = calloc((size_t)watch->most, sizeof *watch->members);
-    bool done = watch->members ? true : error_set(error, "out of memory to watch the fleet");
-    done = done && wake_create(&watch->wake, error) && status_query_create_for(&watch->query, config, identity, error);
+    watch->members = must_zero((size_t)watch->most, sizeof *watch->members, "the status of the members");
+    bool done = wake_create(&watch->wake, error) && status_query_create_for(&watch->query, config, identity, error);
     if (done) {
         watch->runs = pthread_create(&watch->thread, NULL, watch_fleet, watch) == 0;
         done = watch->runs || error_set(error, "can't start a thread to watch the fleet");

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "base/config/diff.h"
+
 enum { NO_MEMORY_PLACES = 1000 };
 
 /* Counted from 1 since no_memory_from; those from first up to, but not including, end fail. */
@@ -29,6 +31,9 @@ static struct {
 } no_memory_places;
 
 static _Thread_local bool no_memory_is_mine;
+
+/* In functions that end the process where there is no memory (base/memory.h), nothing fails, and nothing is counted. */
+static _Thread_local int no_memory_must;
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -113,6 +118,9 @@ static inline bool no_memory_here(const void *place)
 
 static inline bool no_memory_fails(const void *place)
 {
+    if (no_memory_must > 0) {
+        return false;
+    }
     const int call = atomic_fetch_add(&no_memory.calls, 1) + 1;
     return (call >= atomic_load(&no_memory.first) && call < atomic_load(&no_memory.end)) ||
            (no_memory_is_mine && no_memory_here(place));
@@ -160,6 +168,56 @@ int __wrap_asprintf(char **text, const char *format, ...)
         va_end(arguments);
     }
     return size;
+}
+
+/* --- What ends the process instead --- */
+
+#define NO_MEMORY_MUST(type, name, parameters, ...)                                                                    \
+    type __real_##name parameters;                                                                                     \
+    type __wrap_##name parameters;                                                                                     \
+    type __wrap_##name parameters                                                                                      \
+    {                                                                                                                  \
+        no_memory_must++;                                                                                              \
+        type result = __real_##name(__VA_ARGS__);                                                                      \
+        no_memory_must--;                                                                                              \
+        return result;                                                                                                 \
+    }
+
+NO_MEMORY_MUST(void *, must_alloc, (size_t bytes, const char *what), bytes, what)
+NO_MEMORY_MUST(void *, must_zero, (size_t count, size_t size, const char *what), count, size, what)
+NO_MEMORY_MUST(void *, must_align, (size_t bytes, const char *what), bytes, what)
+NO_MEMORY_MUST(void *, must_grow, (void *old, size_t count, size_t size, const char *what), old, count, size, what)
+NO_MEMORY_MUST(char *, must_copy, (const char *text), text)
+NO_MEMORY_MUST(bool, config_parse,
+               (struct config * config, const char *name, const uint8_t *bytes, size_t size,
+                const struct config_setting *settings, int count, struct error *error),
+               config, name, bytes, size, settings, count, error)
+NO_MEMORY_MUST(bool, config_in_version,
+               (struct config * config, const struct config *here, const struct config_texts *texts,
+                struct error *error),
+               config, here, texts, error)
+NO_MEMORY_MUST(char *, config_job_text, (const struct config *config), config)
+NO_MEMORY_MUST(char *, config_key_text, (const struct config_key *key, const struct config *config), key, config)
+
+void __real_config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
+                        enum key_scope scope);
+void __wrap_config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
+                        enum key_scope scope);
+void __wrap_config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
+                        enum key_scope scope)
+{
+    no_memory_must++;
+    __real_config_diff(diff, before, after, scope);
+    no_memory_must--;
+}
+
+void __real_config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1]);
+void __wrap_config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1]);
+void __wrap_config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1])
+{
+    no_memory_must++;
+    __real_config_digest(config, digest);
+    no_memory_must--;
 }
 
 #endif

@@ -14,7 +14,7 @@ simulator_sources := $(wildcard tests/simulate/*.c)
 simulator_objects := $(simulator_sources:%.c=$(simulation)/%.o)
 simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out worker/cpu/% base/kernels/% worker/engine_choose.c \
 	base/process/signals.c base/process/restart.c base/process/self.c base/trust.c,$(sources)))
-replaced := malloc calloc realloc free strdup strndup aligned_alloc \
+replaced := malloc calloc realloc free strdup strndup aligned_alloc _exit \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait \
 	pthread_cond_timedwait pthread_cond_signal pthread_cond_broadcast \

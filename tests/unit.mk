@@ -59,13 +59,15 @@ build/%/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread
 build/%/tests/net/test_tls: link_with += -Wl,--wrap=time
 
 # Tests in which memory runs short (tests/no_memory.h).
-memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup asprintf)
+memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup asprintf \
+	must_alloc must_zero must_align must_grow must_copy config_parse config_in_version config_job_text config_key_text \
+	config_diff config_digest)
 
 build/%/tests/base/config/test_keys build/%/tests/worker/data/table/test_no_memory \
-build/%/tests/ps/test_no_memory build/%/tests/ps/checkpoint/test_no_memory \
+build/%/tests/ps/checkpoint/test_no_memory \
 build/%/tests/ps/job/test_no_memory build/%/tests/ps/rollout/test_no_memory \
 build/%/tests/ps/server/test_no_memory build/%/tests/ps/server/test_rollouts_no_memory: link_with += $(memory_link)
-build/%/tests/ps/test_no_memory build/%/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
+build/%/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
 
 # Tests that look at how locks are used (tests/locks.h).
 locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
@@ -95,31 +97,28 @@ build/%/tests/worker/remote/chief/test_chief build/%/tests/worker/remote/chief/t
 build/%/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
 
 build/%/tests/worker/remote/test_live_config: \
-	link_with += $(locks_link) $(memory_link) $(addprefix -Wl$(comma)--wrap=, \
+	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
 build/%/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
-build/%/tests/worker/remote/operator/test_rollout build/%/tests/worker/remote/operator/test_rollout_asked \
-build/%/tests/worker/remote/operator/test_rollout_no_memory: \
+build/%/tests/worker/remote/operator/test_rollout build/%/tests/worker/remote/operator/test_rollout_asked: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty operator_key_read_secret \
 	signals_pending sodium_memzero)
-build/%/tests/worker/remote/operator/test_rollout_no_memory: link_with += $(memory_link)
 build/%/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
 build/%/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
 build/%/tests/worker/remote/chief/test_transfer \
 build/%/tests/worker/remote/exchange/test_join build/%/tests/worker/remote/exchange/test_push: \
 	link_with += -Wl,--wrap=clock_monotonic_s
-build/%/tests/worker/remote/test_no_memory: link_with += $(memory_link) -Wl,--wrap=pthread_create
+build/%/tests/worker/remote/test_no_threads: link_with += -Wl,--wrap=pthread_create
 build/%/tests/worker/remote/test_own_rows: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/%/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
-build/%/tests/worker/remote/operator/test_status: link_with += $(memory_link)
 build/%/tests/worker/remote/operator/test_top: \
-	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask \
+	link_with += $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask \
 	status_query_destroy top_show)
 build/%/tests/worker/remote/operator/test_cluster: \
-	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s execv fork pipe2 progress_begin \
+	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s execv fork pipe2 progress_begin \
 	progress_end progress_update read signals_pending status_query_ask threads_available trace_read trace_write)
 build/%/tests/worker/remote/test_heartbeat build/%/tests/worker/remote/test_batches \
 build/%/tests/worker/remote/test_batch_fetcher: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
@@ -161,8 +160,6 @@ build/%/tests/ps/rollout/test_agent: \
 build/%/tests/ps/test_server build/%/tests/ps/test_leaving build/%/tests/ps/server/test_follower \
 build/%/tests/ps/server/test_learn: \
 	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
-build/%/tests/ps/test_server_no_memory: \
-	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready)
 build/%/tests/ps/test_leaving: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive)
 

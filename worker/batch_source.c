@@ -4,15 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 bool batch_source_create(struct batch_source *source, const struct examples *examples, struct streaming *streaming,
                          const struct sampler *sampler, struct error *error)
 {
     const uint32_t size = sampler->batch_size;
     *source = (struct batch_source){.examples = examples, .streaming = streaming, .sampler = *sampler};
-    source->indexes = calloc(size, sizeof *source->indexes);
-    if (!source->indexes) {
-        return error_set(error, "out of memory for batches of %u examples: choose a smaller --batch_size", size);
-    }
+    source->indexes = must_zero(size, sizeof *source->indexes, "batches: choose a smaller --batch_size");
     for (uint32_t i = 0; streaming && i < size; i++) {
         source->indexes[i] = (int32_t)i;
     }

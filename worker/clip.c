@@ -8,24 +8,21 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-bool clip_create(struct clip *clip, const struct model *model, double limit, struct error *error)
+#include "base/memory.h"
+
+void clip_create(struct clip *clip, const struct model *model, double limit)
 {
     *clip = (struct clip){.model = model, .limit = limit};
     if (limit == 0.0) {
-        return true;
+        return;
     }
     size_t rows = 0;
     for (int v = 0; v < model->variable_count; v++) {
         rows += (size_t)model->variables[v].rows;
     }
-    clip->gradient = calloc(model->float_count, sizeof *clip->gradient);
-    clip->squares = calloc(rows, sizeof *clip->squares);
-    if (!clip->gradient || !clip->squares) {
-        clip_destroy(clip);
-        return error_set(error, "out of memory while gathering gradients to clip them: use --clip_norm=0");
-    }
+    clip->gradient = must_zero(model->float_count, sizeof *clip->gradient, "the gradient to clip: use --clip_norm=0");
+    clip->squares = must_zero(rows, sizeof *clip->squares, "the gradient to clip: use --clip_norm=0");
     clip->collector = (struct collector){.model = model, .sum = clip->gradient, .weight = 1.0f, .first = true};
-    return true;
 }
 
 void clip_destroy(struct clip *clip)

@@ -26,7 +26,7 @@ struct clip {
 };
 
 /* Memory: 4 bytes per float of the model, 8 per row. */
-bool clip_create(struct clip *clip, const struct model *model, double limit, struct error *error);
+void clip_create(struct clip *clip, const struct model *model, double limit);
 void clip_destroy(struct clip *clip); /* fine on zeros */
 
 /* The sink for the batch's gradient, every element of which must arrive. */

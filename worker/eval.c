@@ -63,14 +63,16 @@ static bool load_test(struct eval *eval, struct error *error)
     examples_free(&eval->test);
     evaluation_destroy(&eval->evaluation);
     eval->model = *model;
-    return read_test(eval, error) &&
-           evaluation_create(&eval->evaluation,
-                             &(struct evaluation_options){.train = &eval->trained.config.train,
-                                                          .outputs = model->layers[model->layer_count - 1],
-                                                          .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
-                                                          .targets = eval->test.targets,
-                                                          .schema = eval->trained.schema},
-                             error);
+    if (!read_test(eval, error)) {
+        return false;
+    }
+    evaluation_create(&eval->evaluation,
+                      &(struct evaluation_options){.train = &eval->trained.config.train,
+                                                   .outputs = model->layers[model->layer_count - 1],
+                                                   .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
+                                                   .targets = eval->test.targets,
+                                                   .schema = eval->trained.schema});
+    return true;
 }
 
 /* eval->trained is open. */

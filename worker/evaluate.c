@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "worker/data/table/schema.h"
 
 enum { LOGITS_FLOATS = 16384, MAX_CHUNK = 1024 };
@@ -99,7 +100,7 @@ static size_t layout(struct evaluation *evaluation, char *memory)
     return (size_t)(at - memory);
 }
 
-bool evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options, struct error *error)
+void evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options)
 {
     enum loss_kind loss = evaluation_loss(options->train, options->targets);
     int classes = loss == LOSS_SOFTMAX ? options->outputs : 0;
@@ -110,17 +111,11 @@ bool evaluation_create(struct evaluation *evaluation, const struct evaluation_op
                                       .units = classes == 2 ? 1 : options->outputs};
     _Alignas(16) char none[1];
     size_t bytes = layout(evaluation, none);
-    evaluation->memory = calloc(1, bytes);
-    if (!evaluation->memory) {
-        *evaluation = (struct evaluation){0};
-        return error_set(error, "out of memory while evaluating %d outputs of %d examples", options->outputs,
-                         options->rows);
-    }
+    evaluation->memory = must_zero(1, bytes, "an evaluation");
     layout(evaluation, evaluation->memory);
     if (evaluation_is_binary(evaluation) && options->train->threshold > 0 && options->train->threshold != 0.5) {
         evaluation->decision = options->train->threshold;
     }
-    return true;
 }
 
 void evaluation_destroy(struct evaluation *evaluation)

@@ -71,7 +71,7 @@ struct evaluation {
 };
 
 /* Allocates all memory that evaluating needs. */
-bool evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options, struct error *error);
+void evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options);
 void evaluation_destroy(struct evaluation *evaluation); /* also fine on zeros */
 
 /* What LOSS_AUTO means for data with `targets` target values per example. */

@@ -10,6 +10,7 @@
 
 #include "base/cli/commands.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random/sampler.h"
 #include "base/text/count.h"
 #include "base/text/json.h"
@@ -64,15 +65,12 @@ static bool load(struct explanation *self, const char *path, struct error *error
                                                .rows = self->rows.count,
                                                .targets = self->rows.targets,
                                                .schema = schema};
-    if (!evaluation_create(&self->evaluation, &options, error)) {
-        return false;
-    }
+    evaluation_create(&self->evaluation, &options);
     self->evaluation.decision = self->trained.threshold;
-    self->values = malloc(rows * DATE_PARTS * sizeof *self->values);
-    self->places = malloc(rows * sizeof *self->places);
-    self->columns = calloc((size_t)schema->count, sizeof *self->columns);
-    return (self->values && self->places && self->columns) ||
-           error_set(error, "out of memory while explaining %d columns", schema->count);
+    self->values = must_alloc(rows * DATE_PARTS * sizeof *self->values, "the rows of a column");
+    self->places = must_alloc(rows * sizeof *self->places, "the rows of a column");
+    self->columns = must_zero((size_t)schema->count, sizeof *self->columns, "columns");
+    return true;
 }
 
 static bool measure(struct explanation *self, double *score, struct error *error)

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/text/json.h"
 #include "ps/checkpoint/folder.h"
@@ -204,10 +205,7 @@ struct round {
 static bool list_so_far(struct string_list *list, const struct follow *follow, struct error *error)
 {
     const int count = follow->done.count + follow->now.count;
-    list->items = calloc((size_t)count, sizeof *list->items);
-    if (!list->items) {
-        return error_set(error, "out of memory for the names of %d files", count);
-    }
+    list->items = must_zero((size_t)count, sizeof *list->items, "the names of files");
     for (int i = 0; i < count; i++) {
         char *name = i < follow->done.count ? follow->done.items[i] : follow->now.items[i - follow->done.count];
         char path[DATA_MAX_PATH];
@@ -245,9 +243,11 @@ static bool promote(struct follow *follow, const char *path, int64_t *step, stru
 {
     struct trained trained = {.file = NULL};
     struct checkpoint_state state = {.memory = NULL};
-    bool done = trained_open(&trained, follow->config, path, "", CHECKPOINT_RAW, error) &&
-                checkpoint_state_create(&state, &trained.model, &follow->config->train, error) &&
-                checkpoint_load(trained.file, &state, error);
+    bool done = trained_open(&trained, follow->config, path, "", CHECKPOINT_RAW, error);
+    if (done) {
+        checkpoint_state_create(&state, &trained.model, &follow->config->train);
+        done = checkpoint_load(trained.file, &state, error);
+    }
     if (done) {
         struct checkpoint_info info = *checkpoint_file_info(trained.file);
         info.global_step += follow->steps;

@@ -20,14 +20,13 @@ bool good_model_is_small(const struct model *model, const struct config_train *t
     return vectors * model->float_count * sizeof(float) <= SMALL_BYTES;
 }
 
-bool good_model_create(struct good_model *good, const struct model *model, const struct config_train *train, bool whole,
-                       struct error *error)
+void good_model_create(struct good_model *good, const struct model *model, const struct config_train *train, bool whole)
 {
     good->train = outer_train(train);
     if (!whole) {
         good->train.optimizer = OPTIMIZER_SGD; /* which has no slots */
     }
-    return checkpoint_state_create(&good->state, model, &good->train, error);
+    checkpoint_state_create(&good->state, model, &good->train);
 }
 
 void good_model_destroy(struct good_model *good)

@@ -31,8 +31,7 @@ bool good_model_is_small(const struct model *model, const struct config_train *t
  * Allocates the memory. whole: with the optimizer's slots, so that training can go on from it; otherwise only what a
  * test needs. model is borrowed.
  */
-bool good_model_create(struct good_model *good, const struct model *model, const struct config_train *train, bool whole,
-                       struct error *error);
+void good_model_create(struct good_model *good, const struct model *model, const struct config_train *train, bool whole);
 void good_model_destroy(struct good_model *good); /* also fine on zeros */
 
 /* Copies what is in the engine, or only notes that it is the best. */

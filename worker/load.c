@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/data/table/schema.h"
@@ -67,10 +68,9 @@ static bool take_over_schema(struct schema **schema, const struct config *config
     }
     bool done = !is_table || find_before(&file, config, error);
     if (file && checkpoint_file_info(file)->preprocessing) {
-        *schema = calloc(1, sizeof **schema);
-        done = *schema ? schema_parse(*schema, checkpoint_file_info(file)->preprocessing, error) ||
-                             error_wrap(error, "%s", checkpoint_path(file))
-                       : error_set(error, "out of memory for its columns");
+        *schema = must_zero(1, sizeof **schema, "columns");
+        done = schema_parse(*schema, checkpoint_file_info(file)->preprocessing, error) ||
+               error_wrap(error, "%s", checkpoint_path(file));
     }
     checkpoint_close(file);
     return done;

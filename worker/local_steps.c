@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 struct local_steps {
     const struct model *model;
     struct engine *engine;
@@ -28,29 +30,20 @@ static void take_terms(struct local_steps *steps, const struct config_train *tra
     steps->pull = (float)(steps->train.learning_rate * train->proximal_mu);
 }
 
-bool local_steps_create(struct local_steps **out, const struct model *model, struct engine *engine,
-                        const struct config_train *train, struct error *error)
+struct local_steps *local_steps_create(const struct model *model, struct engine *engine,
+                                       const struct config_train *train)
 {
-    struct local_steps *steps = calloc(1, sizeof *steps);
-    float *begun = calloc(model->float_count, sizeof *begun);
-    if (!steps || !begun) {
-        free(steps);
-        free(begun);
-        return error_set(error, "out of memory for the steps of a round");
-    }
+    struct local_steps *steps = must_zero(1, sizeof *steps, "the steps of a round");
+    float *begun = must_zero(model->float_count, sizeof *begun, "the steps of a round");
     *steps = (struct local_steps){.model = model, .engine = engine, .train = *train, .begun = begun};
     steps->train.ema_decay = 0.0;
-    if (!store_create(&steps->store, model, &steps->train, error)) {
-        local_steps_destroy(steps);
-        return false;
-    }
+    store_create(&steps->store, model, &steps->train);
     float *parameters = engine_parameters_in_place(engine);
     if (parameters) {
         steps->in_place = true;
         steps->store.vectors[STORE_PARAMETERS] = parameters;
     }
-    *out = steps;
-    return true;
+    return steps;
 }
 
 void local_steps_destroy(struct local_steps *steps)

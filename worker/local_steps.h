@@ -23,8 +23,8 @@
 struct local_steps;
 
 /* model and engine are borrowed. The engine's own optimizer is not used. */
-bool local_steps_create(struct local_steps **steps, const struct model *model, struct engine *engine,
-                        const struct config_train *train, struct error *error);
+struct local_steps *local_steps_create(const struct model *model, struct engine *engine,
+                                       const struct config_train *train);
 void local_steps_destroy(struct local_steps *steps); /* NULL is fine */
 
 /* train: with the live keys that are in force now. */

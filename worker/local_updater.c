@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "ps/checkpoint/writer.h"
 #include "ps/store/rounds.h"
@@ -222,8 +223,8 @@ static bool put_initial_state(struct local_updater *local)
     /* Uses the snapshot's memory, if there is one: it is not needed before the first checkpoint. */
     struct checkpoint_state own = {.memory = NULL}, *state = local->writer ? &local->snapshot : &own;
     char source[256];
-    if (!local->writer && !checkpoint_state_create(&own, training->model, &local->train, &training->error)) {
-        return training_fail(training);
+    if (!local->writer) {
+        checkpoint_state_create(&own, training->model, &local->train);
     }
     bool done = initial_state(config, state, source, sizeof source, &training->error) ? put_state(local, state)
                                                                                       : training_fail(training);
@@ -459,15 +460,13 @@ static bool open_folder(struct local_updater *local, struct error *error)
         checkpoint_folder_close(&local->ledger.folder);
         return false;
     }
-    return checkpoint_state_create(&local->snapshot, training->model, &local->train, error);
+    checkpoint_state_create(&local->snapshot, training->model, &local->train);
+    return true;
 }
 
 bool local_updater_create(struct updater **updater, struct training *training, struct error *error)
 {
-    struct local_updater *local = calloc(1, sizeof *local);
-    if (!local) {
-        return error_set(error, "out of memory for training");
-    }
+    struct local_updater *local = must_zero(1, sizeof *local, "training");
     *local = (struct local_updater){.updater = {.table = &local_table},
                                     .training = training,
                                     .train = outer_train(&training->config->train),

@@ -610,7 +610,7 @@ static void tell_start(const struct training *training, const struct updater_sta
 }
 
 /* For the validation, the test, and checking whether a state is sound. */
-static bool create_evaluation(struct training *training)
+static void create_evaluation(struct training *training)
 {
     const struct dataset *dataset = training->dataset;
     const struct model *model = training->model;
@@ -624,23 +624,20 @@ static bool create_evaluation(struct training *training)
                                                .schema = dataset->schema,
                                                .bins =
                                                    examples_are_rows(&dataset->train) && validates_together(training)};
-    return evaluation_create(&training->evaluation, &options, &training->error);
+    evaluation_create(&training->evaluation, &options);
 }
 
 static bool begin(struct training *training, const struct updater_start *start)
 {
     training->begun = true;
     training->all = training->since_report;
-    if (!create_evaluation(training)) {
-        return training_fail(training);
-    }
+    create_evaluation(training);
     const struct updater_table *table = training->updater->table;
     const struct config *config = training->config;
     const bool in_memory = !table->load_best || config->output.train_dir[0] == '\0' ||
                            good_model_is_small(training->model, &config->train);
-    if (training->keeps_best && in_memory &&
-        !good_model_create(&training->good, training->model, &config->train, table->go_back, &training->error)) {
-        return training_fail(training);
+    if (training->keeps_best && in_memory) {
+        good_model_create(&training->good, training->model, &config->train, table->go_back);
     }
     tell_start(training, start);
     return !training->test || open_summary(training, &training->error) || training_fail(training);

@@ -4,19 +4,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "ps/status.h"
 #include "worker/evaluation_part.h"
 
-bool validation_sum_create(struct validation_sum *sum, const struct evaluation *like, int workers, struct error *error)
+void validation_sum_create(struct validation_sum *sum, const struct evaluation *like, int workers)
 {
     *sum = (struct validation_sum){.room = workers};
-    sum->own = malloc(evaluation_part_room(like));
-    sum->scores = calloc((size_t)workers, sizeof *sum->scores);
-    if (!sum->own || !sum->scores) {
-        validation_sum_destroy(sum);
-        return error_set(error, "out of memory for the validations of %d workers", workers);
-    }
-    return true;
+    sum->own = must_alloc(evaluation_part_room(like), "the workers' validations");
+    sum->scores = must_zero((size_t)workers, sizeof *sum->scores, "the workers' validations");
 }
 
 void validation_sum_destroy(struct validation_sum *sum)

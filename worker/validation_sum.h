@@ -18,7 +18,7 @@ struct validation_sum {
 };
 
 /* For evaluations like this one, by at most `workers` workers. */
-bool validation_sum_create(struct validation_sum *sum, const struct evaluation *like, int workers, struct error *error);
+void validation_sum_create(struct validation_sum *sum, const struct evaluation *like, int workers);
 void validation_sum_destroy(struct validation_sum *sum);
 
 /* into: worker 0's result, to which others' counts are added. */

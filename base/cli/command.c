@@ -11,6 +11,7 @@
 
 #include "base/config/keys.h"
 #include "base/config/versions.h"
+#include "base/memory.h"
 #include "base/process/program.h"
 #include "base/process/restart.h"
 #include "base/cli/flags.h"
@@ -51,15 +52,12 @@ bool command_switch(const struct command_call *call, const char *name)
     return text && strcmp(text, "true") == 0;
 }
 
-static bool flag_set_create(struct flag_set *set, const struct command *command, struct error *error)
+static void flag_set_create(struct flag_set *set, const struct command *command)
 {
     int most = COMMAND_MAX_FLAGS + 3 + config_key_count;
-    *set = (struct flag_set){.flags = calloc((size_t)most, sizeof *set->flags),
-                             .values = calloc((size_t)most, sizeof *set->values),
+    *set = (struct flag_set){.flags = must_zero((size_t)most, sizeof *set->flags, "flags"),
+                             .values = must_zero((size_t)most, sizeof *set->values, "flags"),
                              .config_at = -1};
-    if (!set->flags || !set->values) {
-        return error_set(error, "out of memory");
-    }
     for (const struct command_flag *flag = command->flags; flag && flag->name; flag++) {
         assert(set->own_count < COMMAND_MAX_FLAGS);
         set->flags[set->own_count++] = (struct flag){flag->name, !flag->value};
@@ -77,7 +75,6 @@ static bool flag_set_create(struct flag_set *set, const struct command *command,
     set->trust_at = set->count;
     set->flags[set->count++] = (struct flag){"trust_folder", false};
     set->flags[set->count++] = (struct flag){"help", true};
-    return true;
 }
 
 static void flag_set_free(struct flag_set *set)
@@ -229,10 +226,7 @@ static bool check_trust(const char *path, struct error *error)
 static bool load_config(struct invocation *run, struct error *error)
 {
     int count = 0;
-    run->settings = calloc((size_t)run->set.count, sizeof *run->settings);
-    if (!run->settings) {
-        return error_set(error, "out of memory");
-    }
+    run->settings = must_zero((size_t)run->set.count, sizeof *run->settings, "flags");
     for (int i = run->set.config_at + 1; i < run->set.trust_at; i++) {
         if (run->set.values[i]) {
             run->settings[count++] = (struct config_setting){run->set.flags[i].name, run->set.values[i]};
@@ -264,12 +258,9 @@ static bool load_config(struct invocation *run, struct error *error)
 static bool prepare(struct invocation *run, int argc, char *const *argv, struct error *error)
 {
     const struct command *command = run->call.command;
-    run->operands = calloc((size_t)argc + 1, sizeof *run->operands);
-    if (!run->operands) {
-        return error_set(error, "out of memory");
-    }
-    if (!flag_set_create(&run->set, command, error) ||
-        !flags_parse(run->set.flags, run->set.count, argc, argv, run->set.values, run->operands,
+    run->operands = must_zero((size_t)argc + 1, sizeof *run->operands, "operands");
+    flag_set_create(&run->set, command);
+    if (!flags_parse(run->set.flags, run->set.count, argc, argv, run->set.values, run->operands,
                      &run->call.operand_count, error)) {
         return false;
     }

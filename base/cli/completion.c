@@ -11,6 +11,7 @@
 #include "base/cli/internal.h"
 #include "base/config/keys.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 /* The command line up to the cursor, which the scripts below pass to `trainer completion words`. */
 #define LINE "TRAINER_COMPLETE"
@@ -213,19 +214,16 @@ static void offer_all(const struct line *line, const struct command *const *comm
 }
 
 /* Words end at blanks: no command takes quoted words. The first word, the program's name, is left out. */
-static bool split(struct line *line, const char *text)
+static void split(struct line *line, const char *text)
 {
-    line->text = strdup(text);
-    if (!line->text) {
-        return false;
-    }
+    line->text = must_copy(text);
     bool first = true;
     char *at = line->text + strspn(line->text, " \t");
     for (;;) {
         size_t length = strcspn(at, " \t");
         if (at[length] == '\0' || line->count == MAX_WORDS) {
             line->current = first ? "" : at;
-            return true;
+            return;
         }
         at[length] = '\0';
         if (!first) {
@@ -246,10 +244,7 @@ static int offer_words(const struct command_call *call)
                   "; `trainer completion bash` prints bash's");
         return COMMAND_MISUSED;
     }
-    if (!split(&line, text)) {
-        log_error("out of memory");
-        return COMMAND_FAILED;
-    }
+    split(&line, text);
     offer_all(&line, call->commands);
     free(line.text);
     return COMMAND_DONE;

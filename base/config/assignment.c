@@ -4,18 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-bool assignment_set(struct assignment *assignment, const char *job_name, int task_index, struct error *error)
+void assignment_set(struct assignment *assignment, const char *job_name, int task_index)
 {
-    if (!assignment->ps_hosts || !assignment->worker_hosts) {
-        return error_set(error, "out of memory");
-    }
     snprintf(assignment->index, sizeof assignment->index, "%d", task_index);
     assignment->settings[0] = (struct config_setting){"job_name", job_name};
     assignment->settings[1] = (struct config_setting){"task_index", assignment->index};
     assignment->settings[2] = (struct config_setting){"ps_hosts", assignment->ps_hosts};
     assignment->settings[3] = (struct config_setting){"worker_hosts", assignment->worker_hosts};
     assignment->count = ASSIGNMENT_SETTINGS;
-    return true;
 }
 
 void assignment_free(struct assignment *assignment)

@@ -17,8 +17,8 @@ struct assignment {
     char index[16];
 };
 
-/* job_name is a literal. Fails with "out of memory" if either list is NULL. */
-bool assignment_set(struct assignment *assignment, const char *job_name, int task_index, struct error *error);
+/* Both lists are set already. job_name is a literal. */
+void assignment_set(struct assignment *assignment, const char *job_name, int task_index);
 void assignment_free(struct assignment *assignment);
 
 #endif

@@ -9,22 +9,15 @@
 #include "base/config/keys.h"
 #include "base/config/schema.h"
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/text/json.h"
 
 enum { SHOWN_DIGEST = 16 }; /* hex digits shown to people */
 
-static int no_memory(void)
-{
-    log_error("out of memory");
-    return COMMAND_FAILED;
-}
-
-/* As cJSON printed it; NULL: it could not. */
+/* As cJSON printed it. */
 static int print_json(char *text)
 {
-    if (!text) {
-        return no_memory();
-    }
-    puts(text);
+    puts(must_have(text, 0, "a config as JSON"));
     cJSON_free(text);
     return COMMAND_DONE;
 }
@@ -37,10 +30,7 @@ static int run_check(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_MISUSED;
     }
-    if (!config_digest(call->config, digest, &error)) {
-        log_error("%s", error.text);
-        return COMMAND_FAILED;
-    }
+    config_digest(call->config, digest);
     const char *path = call->config->path ? call->config->path : "built-in defaults";
     cJSON *fields = cJSON_CreateObject();
     cJSON_AddStringToObject(fields, "config", path);
@@ -77,15 +67,10 @@ static cJSON *key_report(const struct config *config, const struct config_key *k
     char source[512];
     source_text(config, key, source, sizeof source);
     cJSON *object = cJSON_CreateObject();
-    cJSON *value = config_key_json(key, config);
-    if (!value || !cJSON_AddItemToObject(object, "value", value)) {
-        cJSON_Delete(value);
-        cJSON_Delete(object);
-        return NULL;
-    }
+    json_must_put(object, "value", config_key_json(key, config));
     if (config_was_chosen(config, key->section, key->name) && !follows_from_rows(key, config)) {
         char *chosen = config_key_chosen_text(key, config);
-        cJSON_AddStringToObject(object, "chosen", chosen ? chosen : "");
+        cJSON_AddStringToObject(object, "chosen", chosen);
         free(chosen);
     }
     cJSON_AddStringToObject(object, "from", source);
@@ -103,12 +88,7 @@ static int show_json(const struct config *config, const char *digest)
     for (const struct config_key *key = config_keys; key->section; key++) {
         char path[CONFIG_PATH_SIZE];
         config_key_path(key, path);
-        cJSON *report = key_report(config, key);
-        if (!report || !cJSON_AddItemToObject(keys, path, report)) {
-            cJSON_Delete(report);
-            cJSON_Delete(root);
-            return no_memory();
-        }
+        json_must_put(keys, path, key_report(config, key));
     }
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
@@ -122,9 +102,6 @@ static int show_text(const struct config *config, const char *digest)
         config_key_path(key, path);
         source_text(config, key, source, sizeof source);
         char *value = config_key_chosen_text(key, config);
-        if (!value) {
-            return no_memory();
-        }
         const bool is_auto = config_was_chosen(config, key->section, key->name);
         char chosen[64];
         snprintf(chosen, sizeof chosen, "auto: %s", follows_from_rows(key, config) ? "by the data" : value);
@@ -137,12 +114,8 @@ static int show_text(const struct config *config, const char *digest)
 
 static int run_show(const struct command_call *call)
 {
-    struct error error;
     char digest[CONFIG_DIGEST_HEX + 1];
-    if (!config_digest(call->config, digest, &error)) {
-        log_error("%s", error.text);
-        return COMMAND_FAILED;
-    }
+    config_digest(call->config, digest);
     bool json = command_switch(call, "json") || log_format() == LOG_JSON;
     return json ? show_json(call->config, digest) : show_text(call->config, digest);
 }
@@ -151,7 +124,7 @@ static int run_schema(const struct command_call *call)
 {
     (void)call;
     cJSON *schema = config_schema();
-    char *text = schema ? cJSON_Print(schema) : NULL;
+    char *text = cJSON_Print(schema);
     cJSON_Delete(schema);
     return print_json(text);
 }

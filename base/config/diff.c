@@ -7,34 +7,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 static bool is_version(const struct config_key *key)
 {
     return strcmp(key->section, "fleet") == 0 && strcmp(key->name, "version") == 0;
 }
 
-bool config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
-                 enum key_scope scope, struct error *error)
+void config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
+                 enum key_scope scope)
 {
-    *diff = (struct config_diff){.changes = calloc((size_t)config_key_count, sizeof *diff->changes)};
-    bool done = diff->changes;
-    for (const struct config_key *key = config_keys; done && key->section; key++) {
+    *diff = (struct config_diff){.changes =
+                                     must_zero((size_t)config_key_count, sizeof *diff->changes, "changes of a config")};
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (key->scope != scope || is_version(key)) {
             continue;
         }
         char *old = config_key_text(key, before), *new = config_key_text(key, after);
-        done = old && new;
-        if (done && strcmp(old, new) != 0) {
+        if (strcmp(old, new) != 0) {
             diff->changes[diff->count++] = (struct config_change){key, old, new};
         } else {
             free(old);
             free(new);
         }
     }
-    if (!done) {
-        config_diff_free(diff);
-        return error_set(error, "out of memory");
-    }
-    return true;
 }
 
 void config_diff_free(struct config_diff *diff)

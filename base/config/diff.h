@@ -6,7 +6,6 @@
 
 #include "base/config.h"
 #include "base/config/keys.h"
-#include "base/error.h"
 
 struct config_change {
     const struct config_key *key;
@@ -22,8 +21,8 @@ struct config_diff {
  * The keys of one scope whose values differ. fleet.version is left out: it only says which of the two is newer. The
  * caller calls config_diff_free, which is also safe on a zeroed diff.
  */
-bool config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
-                 enum key_scope scope, struct error *error);
+void config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
+                 enum key_scope scope);
 void config_diff_free(struct config_diff *diff);
 
 /* One line: "train.learning_rate  0.5 -> 0.25  (live)". */

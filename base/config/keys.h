@@ -104,7 +104,7 @@ bool config_key_set_json(const struct config_key *key, struct config *config, co
 
 /*
  * The value as it was written ("auto", even if something was chosen), as JSON (the caller deletes it), and as flag text
- * (the caller frees it); NULL if out of memory.
+ * (the caller frees it).
  */
 cJSON *config_key_json(const struct config_key *key, const struct config *config);
 char *config_key_text(const struct config_key *key, const struct config *config);

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/config/keys.h"
+#include "base/memory.h"
+#include "base/text/json.h"
 
 enum { LAYERS = CONFIG_MAX_LAYERS - 1, NAME_SIZE = 24 };
 
@@ -104,13 +106,12 @@ static void device_name(int device, char name[NAME_SIZE])
 cJSON *layer_devices_json(const int *devices)
 {
     cJSON *object = cJSON_CreateObject();
-    for (int i = 0; object && i < LAYERS; i++) {
+    for (int i = 0; i < LAYERS; i++) {
         char layer[NAME_SIZE], device[NAME_SIZE];
         snprintf(layer, sizeof layer, "layer%d", i);
         device_name(devices[i], device);
-        if (devices[i] != LAYER_ANYWHERE && !cJSON_AddStringToObject(object, layer, device)) {
-            cJSON_Delete(object);
-            return NULL;
+        if (devices[i] != LAYER_ANYWHERE) {
+            json_must_put(object, layer, cJSON_CreateString(device));
         }
     }
     return object;
@@ -126,5 +127,5 @@ char *layer_devices_text(const int *devices)
             used += snprintf(text + used, sizeof text - (size_t)used, "%slayer%d=%s", used > 0 ? "," : "", i, device);
         }
     }
-    return strdup(text);
+    return must_copy(text);
 }

@@ -6,6 +6,7 @@
  */
 #include "base/config.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "base/config/tf_config.h"
 #include "base/config/versions.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/text/json.h"
 #include "base/text/suggest.h"
 #include "base/trust.h"
@@ -174,10 +176,7 @@ static bool read_file_text(struct config_reader *reader)
     if (!json_check(reader->text, reader->size, &place, reader->error)) {
         return error_wrap(reader->error, "%s:%d:%d", reader->name, place.line, place.column);
     }
-    cJSON *root = json_build(reader->text, reader->size);
-    if (!root) {
-        return error_set(reader->error, "%s: out of memory", reader->name);
-    }
+    cJSON *root = must_have(json_build(reader->text, reader->size), 0, "a config");
     bool done = read_root(reader, root);
     cJSON_Delete(root);
     return done;
@@ -200,10 +199,7 @@ static bool read_setting(struct config *config, const struct config_setting *set
 
 static bool set_defaults(struct config *config, struct error *error)
 {
-    config->origins = calloc((size_t)config_key_count, sizeof *config->origins);
-    if (!config->origins) {
-        return error_set(error, "out of memory");
-    }
+    config->origins = must_zero((size_t)config_key_count, sizeof *config->origins, "a config");
     for (const struct config_key *key = config_keys; key->section; key++) {
         if (!config_key_set_text(key, config, key->initial, error)) {
             return error_wrap(error, "default of %s.%s", key->section, key->name);
@@ -303,10 +299,7 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
     if (layers->bytes) {
         struct config_reader reader = {config,       layers->name, (const char *)layers->bytes,
                                        layers->size, SOURCE_FILE,  error};
-        config->path = strdup(layers->name);
-        if (!config->path) {
-            return error_set(error, "out of memory");
-        }
+        config->path = must_copy(layers->name);
         if (!read_file_text(&reader) || (layers->versions && !read_version(config, layers->name, error))) {
             return false;
         }
@@ -373,32 +366,30 @@ bool config_load(struct config *config, const char *path, const struct config_se
 bool config_in_version(struct config *config, const struct config *here, const struct config_texts *texts,
                        struct error *error)
 {
-    struct config_setting *settings = calloc((size_t)config_key_count, sizeof *settings);
-    enum config_source *sources = calloc((size_t)config_key_count, sizeof *sources);
-    char **values = calloc((size_t)config_key_count, sizeof *values);
+    struct config_setting *settings = must_zero((size_t)config_key_count, sizeof *settings, "a config");
+    enum config_source *sources = must_zero((size_t)config_key_count, sizeof *sources, "a config");
+    char **values = must_zero((size_t)config_key_count, sizeof *values, "a config");
     uint8_t *bytes = NULL;
     size_t size = 0;
     int count = 0;
-    bool done = (settings && sources && values) || error_set(error, "out of memory");
     *config = (struct config){.path = NULL};
-    for (const struct config_key *key = config_keys; done && key->section; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (config_origin_of(here, key)->source >= SOURCE_ENVIRONMENT) {
             values[count] = config_key_text(key, here);
             settings[count] = (struct config_setting){key->name, values[count]};
-            sources[count] = config_origin_of(here, key)->source;
-            done = values[count++] || error_set(error, "out of memory");
+            sources[count++] = config_origin_of(here, key)->source;
         }
     }
-    done = done && (!here->path || file_read(here->path, CONFIG_MAX_FILE, &bytes, &size, error)) &&
-           parse(config,
-                 &(struct layers){.name = here->path,
-                                  .bytes = bytes,
-                                  .size = size,
-                                  .texts = texts,
-                                  .settings = settings,
-                                  .setting_count = count,
-                                  .sources = sources},
-                 error);
+    const bool done = (!here->path || file_read(here->path, CONFIG_MAX_FILE, &bytes, &size, error)) &&
+                      parse(config,
+                            &(struct layers){.name = here->path,
+                                             .bytes = bytes,
+                                             .size = size,
+                                             .texts = texts,
+                                             .settings = settings,
+                                             .setting_count = count,
+                                             .sources = sources},
+                            error);
     for (int i = 0; i < count; i++) {
         free(values[i]);
     }
@@ -409,9 +400,12 @@ bool config_in_version(struct config *config, const struct config *here, const s
     return done;
 }
 
-bool config_defaults(struct config *config, struct error *error)
+void config_defaults(struct config *config)
 {
-    return config_parse(config, NULL, NULL, 0, NULL, 0, error);
+    struct error error;
+    const bool done = config_parse(config, NULL, NULL, 0, NULL, 0, &error);
+    assert(done); /* the table is at fault otherwise */
+    (void)done;
 }
 
 void config_free(struct config *config)
@@ -434,20 +428,13 @@ static cJSON *section_object(cJSON *root, const char *section)
 char *config_keys_text(const struct config *config, bool (*wanted)(const struct config_key *key, const void *context),
                        const void *context)
 {
-    char *text = NULL;
     cJSON *root = cJSON_CreateObject();
-    for (const struct config_key *key = config_keys; root && key->section; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         if (!wanted || wanted(key, context)) {
-            cJSON *value = config_key_json(key, config);
-            cJSON *object = section_object(root, key->section);
-            if (!value || !object || !cJSON_AddItemToObject(object, key->name, value)) {
-                cJSON_Delete(value);
-                goto out;
-            }
+            json_must_put(section_object(root, key->section), key->name, config_key_json(key, config));
         }
     }
-    text = !root ? NULL : cJSON_PrintUnformatted(root);
-out:
+    char *text = must_have(cJSON_PrintUnformatted(root), 0, "a config");
     cJSON_Delete(root);
     return text;
 }
@@ -462,15 +449,11 @@ char *config_job_text(const struct config *config)
     return config_keys_text(config, is_in_job_text, config);
 }
 
-bool config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1], struct error *error)
+void config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1])
 {
     unsigned char hash[CONFIG_DIGEST_HEX / 2];
     char *text = config_job_text(config);
-    if (!text) {
-        return error_set(error, "out of memory");
-    }
     crypto_generichash(hash, sizeof hash, (const unsigned char *)text, strlen(text), NULL, 0);
     sodium_bin2hex(digest, CONFIG_DIGEST_HEX + 1, hash, sizeof hash);
     free(text);
-    return true;
 }

@@ -7,7 +7,7 @@
 /*
  * Accepts everything that config_parse accepts. It does not check what a schema cannot express: relations between keys,
  * a string's length in bytes, whether an address is valid. "x-scope" and "x-change" give each key's scope and change
- * class (base/config/keys.h). The caller deletes it; NULL if out of memory.
+ * class (base/config/keys.h). The caller deletes it.
  */
 cJSON *config_schema(void);
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/text/address.h"
 #include "base/text/hostlist.h"
 
@@ -124,10 +125,7 @@ static bool make_lists(struct layout *layout, const char *nodelist, struct error
     for (int i = 0; i < 2; i++) {
         const int tasks = i == 0 ? layout->ps_count : layout->tasks - layout->ps_count;
         layout->sizes[i] = (size_t)tasks * ADDRESS_MAX_TEXT + 1;
-        layout->lists[i] = calloc(layout->sizes[i], 1);
-        if (!layout->lists[i]) {
-            return error_set(error, "out of memory");
-        }
+        layout->lists[i] = must_zero(layout->sizes[i], 1, "the members' addresses");
     }
     if (!hostlist_expand(nodelist, MAX_TASKS, place, layout, error)) {
         return error_wrap(error, "SLURM_STEP_NODELIST");
@@ -181,21 +179,19 @@ static bool assign(struct assignment *assignment, struct layout *layout, const s
     assignment->ps_hosts = layout->lists[0];
     assignment->worker_hosts = layout->lists[1];
     layout->lists[0] = layout->lists[1] = NULL;
-    return assignment_set(assignment,
-                          is_alone ? "local"
-                          : is_ps  ? "ps"
-                                   : "worker",
-                          is_ps ? procid : procid - layout->ps_count, error);
+    assignment_set(assignment,
+                   is_alone ? "local"
+                   : is_ps  ? "ps"
+                            : "worker",
+                   is_ps ? procid : procid - layout->ps_count);
+    return true;
 }
 
 bool slurm_parse(struct assignment *assignment, const struct slurm_task *task, int ps_count, int base_port,
                  struct error *error)
 {
-    struct layout *layout = calloc(1, sizeof *layout);
+    struct layout *layout = must_zero(1, sizeof *layout, "the members' addresses");
     *assignment = (struct assignment){.count = 0};
-    if (!layout) {
-        return error_set(error, "out of memory");
-    }
     layout->ps_count = ps_count;
     layout->base_port = base_port;
     const bool done = assign(assignment, layout, task, error);

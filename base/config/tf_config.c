@@ -9,6 +9,7 @@
 
 #include <cJSON.h>
 
+#include "base/memory.h"
 #include "base/text/json.h"
 
 #define SHOWN "64"
@@ -73,7 +74,7 @@ static bool find_task(struct content *content, const cJSON *task, struct error *
     return true;
 }
 
-/* The addresses of two lists, separated by commas; NULL if out of memory. */
+/* The addresses of two lists, separated by commas. */
 static char *join(const cJSON *first, const cJSON *second)
 {
     const cJSON *lists[] = {first, second}, *host;
@@ -84,8 +85,8 @@ static char *join(const cJSON *first, const cJSON *second)
             size += strlen(host->valuestring) + 1;
         }
     }
-    char *text = calloc(size, 1);
-    for (int i = 0; i < 2 && text; i++) {
+    char *text = must_zero(size, 1, "the members' addresses");
+    for (int i = 0; i < 2; i++) {
         cJSON_ArrayForEach(host, lists[i])
         {
             used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? "," : "", host->valuestring);
@@ -127,7 +128,8 @@ static bool make_settings(struct assignment *assignment, const struct content *c
     assignment->ps_hosts = join(content->ps, NULL);
     assignment->worker_hosts = join(content->chief, content->worker);
     bool is_member = strcmp(job_name, "ps") == 0 || strcmp(job_name, "worker") == 0;
-    return assignment_set(assignment, job_name, is_member ? content->index + shift : 0, error);
+    assignment_set(assignment, job_name, is_member ? content->index + shift : 0);
+    return true;
 }
 
 static bool read_root(struct assignment *assignment, const cJSON *root, struct error *error)
@@ -159,8 +161,8 @@ bool tf_config_parse(struct assignment *assignment, const char *text, struct err
     if (!json_check(text, size, &place, error)) {
         return error_wrap(error, "TF_CONFIG:%d:%d", place.line, place.column);
     }
-    cJSON *root = json_build(text, size);
-    bool done = root ? read_root(assignment, root, error) : error_set(error, "out of memory");
+    cJSON *root = must_have(json_build(text, size), 0, "TF_CONFIG");
+    const bool done = read_root(assignment, root, error);
     cJSON_Delete(root);
     return done || error_wrap(error, "TF_CONFIG");
 }

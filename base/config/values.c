@@ -10,8 +10,10 @@
 #include <string.h>
 
 #include "base/config/layer_devices.h"
+#include "base/memory.h"
 #include "base/text/address.h"
 #include "base/cli/flags.h"
+#include "base/text/json.h"
 #include "base/text/suggest.h"
 
 enum {
@@ -135,11 +137,6 @@ static bool reject(const struct config_key *key, const char *shown, struct error
                      meant_auto ? ": write \"auto\" for the usual value" : "");
 }
 
-static bool no_memory(struct error *error)
-{
-    return error_set(error, "out of memory");
-}
-
 /* The text in quotes, truncated if long, control characters as '?'. */
 static void show_text(const char *text, char shown[SHOWN_SIZE])
 {
@@ -216,11 +213,7 @@ static bool set_text(const struct config_key *key, struct config *config, const 
             return reject(key, "one with control characters", error);
         }
     }
-    char *copy = strdup(text);
-    if (!copy) {
-        return no_memory(error);
-    }
-    char **field = field_of(key, config);
+    char **field = field_of(key, config), *copy = must_copy(text);
     free(*field);
     *field = copy;
     return true;
@@ -316,18 +309,8 @@ static bool add_to_list(const struct config_key *key, struct string_list *list, 
             return error_set(error, "duplicate %s %s", key->type == KEY_HOSTS ? "address" : "name", shown);
         }
     }
-    list->items[list->count] = strdup(text);
-    if (!list->items[list->count]) {
-        return no_memory(error);
-    }
-    list->count++;
+    list->items[list->count++] = must_copy(text);
     return true;
-}
-
-static bool list_room(struct string_list *list, int count, struct error *error)
-{
-    list->items = calloc(count > 0 ? (size_t)count : 1, sizeof *list->items);
-    return list->items || no_memory(error);
 }
 
 static bool set_list(const struct config_key *key, struct config *config, const char *const *texts, int count,
@@ -337,9 +320,7 @@ static bool set_list(const struct config_key *key, struct config *config, const 
     if (count > CONFIG_MAX_HOSTS) {
         return reject(key, "more of them", error);
     }
-    if (!list_room(&list, count, error)) {
-        return false;
-    }
+    list.items = must_zero((size_t)count, sizeof *list.items, "a list of addresses or names");
     for (int i = 0; i < count; i++) {
         if (!add_to_list(key, &list, texts[i], error)) {
             *element = i;
@@ -425,12 +406,8 @@ static bool text_to_list(const struct config_key *key, struct config *config, co
 {
     bool done = false;
     int element;
-    char *copy = strdup(text);
-    const char **parts = calloc(CONFIG_MAX_HOSTS + 1, sizeof *parts);
-    if (!copy || !parts) {
-        no_memory(error);
-        goto out;
-    }
+    char *copy = must_copy(text);
+    const char **parts = must_zero(CONFIG_MAX_HOSTS + 1, sizeof *parts, "a list of addresses or names");
     int count = split(copy, parts, CONFIG_MAX_HOSTS + 1);
     if (key->type != KEY_LAYERS && key->type != KEY_HIDDEN) {
         done = key->type == KEY_DEVICES ? set_devices(key, config, parts, count, &element, error)
@@ -532,10 +509,7 @@ static bool json_to_layers(const struct config_key *key, struct config *config, 
 static bool json_to_texts(const struct config_key *key, struct config *config, const cJSON *array, int *element,
                           struct error *error)
 {
-    const char **texts = calloc(CONFIG_MAX_HOSTS + 1, sizeof *texts);
-    if (!texts) {
-        return no_memory(error);
-    }
+    const char **texts = must_zero(CONFIG_MAX_HOSTS + 1, sizeof *texts, "a list of addresses or names");
     int count = 0;
     bool good = true;
     for (const cJSON *child = array->child; child && count <= CONFIG_MAX_HOSTS && good; child = child->next) {
@@ -640,11 +614,8 @@ static cJSON *number_json(double number)
 static cJSON *hosts_json(const struct string_list *list)
 {
     cJSON *array = cJSON_CreateArray();
-    for (int i = 0; array && i < list->count; i++) {
-        if (!cJSON_AddItemToArray(array, cJSON_CreateString(list->items[i]))) {
-            cJSON_Delete(array);
-            return NULL;
-        }
+    for (int i = 0; i < list->count; i++) {
+        json_must_put(array, NULL, cJSON_CreateString(list->items[i]));
     }
     return array;
 }
@@ -653,13 +624,10 @@ static cJSON *devices_json(const char *text)
 {
     cJSON *array = cJSON_CreateArray();
     char word[SHOWN_SIZE];
-    for (const char *at = text; array && *at != '\0';) {
+    for (const char *at = text; *at != '\0';) {
         size_t length = strcspn(at, ",");
         snprintf(word, sizeof word, "%.*s", (int)length, at);
-        if (!cJSON_AddItemToArray(array, cJSON_CreateString(word))) {
-            cJSON_Delete(array);
-            return NULL;
-        }
+        json_must_put(array, NULL, cJSON_CreateString(word));
         at += length + (at[length] == ',');
     }
     return array;
@@ -712,7 +680,7 @@ static cJSON *value_json(const struct config_key *key, const struct config *conf
 
 cJSON *config_key_json(const struct config_key *key, const struct config *config)
 {
-    return is_auto(key, config) ? cJSON_CreateString("auto") : value_json(key, config);
+    return must_have(is_auto(key, config) ? cJSON_CreateString("auto") : value_json(key, config), 0, "JSON");
 }
 
 static char *join(const struct string_list *list)
@@ -721,8 +689,8 @@ static char *join(const struct string_list *list)
     for (int i = 0; i < list->count; i++) {
         size += strlen(list->items[i]) + 1;
     }
-    char *text = calloc(size, 1);
-    for (int i = 0; text && i < list->count; i++) {
+    char *text = must_zero(size, 1, "a list of addresses or names");
+    for (int i = 0; i < list->count; i++) {
         strcat(strcat(text, i > 0 ? "," : ""), list->items[i]);
     }
     return text;
@@ -741,9 +709,9 @@ static void layers_text(const struct config_key *key, const struct config *confi
 /* As JSON prints it, without the quotes of a string. Takes ownership. */
 static char *json_text(cJSON *json)
 {
-    char *text = !json ? NULL : cJSON_IsString(json) ? strdup(json->valuestring) : cJSON_PrintUnformatted(json);
+    char *text = cJSON_IsString(json) ? must_copy(json->valuestring) : cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
-    return text;
+    return must_have(text, 0, "JSON");
 }
 
 char *config_key_chosen_text(const struct config_key *key, const struct config *config)
@@ -755,7 +723,7 @@ char *config_key_text(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
     if (key->type == KEY_TEXT || key->type == KEY_DEVICES) {
-        return strdup(*(char *const *)value);
+        return must_copy(*(char *const *)value);
     }
     if (key->type == KEY_HOSTS || key->type == KEY_NAMES) {
         return join(value);
@@ -763,7 +731,7 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     if (key->type == KEY_LAYERS || key->type == KEY_HIDDEN) {
         char layers[LAYERS_TEXT];
         layers_text(key, config, layers);
-        return strdup(layers);
+        return must_copy(layers);
     }
     if (key->type == KEY_LAYER_DEVICES) {
         return layer_devices_text(value);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 enum { MAX_VARINT = 10 };
 
 void proto_free(struct proto *proto)
@@ -16,26 +18,18 @@ void proto_free(struct proto *proto)
 void proto_clear(struct proto *proto)
 {
     proto->size = 0;
-    proto->failed = false;
 }
 
-/* Makes room for `size` more bytes at the end; NULL if out of memory. */
+/* Makes room for `size` more bytes at the end. */
 static uint8_t *extend(struct proto *proto, size_t size)
 {
-    if (proto->failed) {
-        return NULL;
-    }
     if (proto->capacity - proto->size < size) {
         size_t capacity = proto->capacity < 256 ? 256 : proto->capacity;
         while (capacity - proto->size < size && capacity <= SIZE_MAX / 2) {
             capacity *= 2;
         }
-        uint8_t *larger = capacity - proto->size < size ? NULL : realloc(proto->bytes, capacity);
-        if (!larger) {
-            proto->failed = true;
-            return NULL;
-        }
-        proto->bytes = larger;
+        capacity = capacity - proto->size < size ? SIZE_MAX : capacity;
+        proto->bytes = must_grow(proto->bytes, capacity, 1, "a protobuf message");
         proto->capacity = capacity;
     }
     uint8_t *end = proto->bytes + proto->size;
@@ -56,9 +50,8 @@ static size_t encode_varint(uint8_t bytes[MAX_VARINT], uint64_t value)
 
 void proto_raw(struct proto *proto, const void *bytes, size_t size)
 {
-    uint8_t *end = size > 0 ? extend(proto, size) : NULL;
-    if (end) {
-        memcpy(end, bytes, size);
+    if (size > 0) {
+        memcpy(extend(proto, size), bytes, size);
     }
 }
 
@@ -143,25 +136,17 @@ void proto_packed_doubles(struct proto *proto, int field, const double *values, 
 size_t proto_begin(struct proto *proto, int field)
 {
     put_key(proto, field, PROTO_BYTES);
-    uint8_t *length = extend(proto, 1);
-    if (length) {
-        *length = 0;
-    }
+    *extend(proto, 1) = 0;
     return proto->size;
 }
 
 void proto_end(struct proto *proto, size_t begun)
 {
     uint8_t length[MAX_VARINT];
-    if (proto->failed) {
-        return;
-    }
     assert(begun > 0 && begun <= proto->size);
     size_t size = proto->size - begun, used = encode_varint(length, size);
     if (used > 1) {
-        if (!extend(proto, used - 1)) {
-            return;
-        }
+        extend(proto, used - 1);
         memmove(proto->bytes + begun + used - 1, proto->bytes + begun, size);
     }
     memcpy(proto->bytes + begun - 1, length, used);

@@ -13,13 +13,11 @@
 enum proto_wire { PROTO_VARINT = 0, PROTO_FIXED64 = 1, PROTO_BYTES = 2, PROTO_FIXED32 = 5 };
 
 /*
- * A message being written into memory that grows. A zeroed struct is empty; proto_free releases it. Running out of
- * memory sets `failed`, and later writes do nothing: one check at the end is enough.
+ * A message being written into memory that grows. A zeroed struct is empty; proto_free releases it.
  */
 struct proto {
     uint8_t *bytes;
     size_t size, capacity;
-    bool failed;
 };
 
 void proto_free(struct proto *proto);

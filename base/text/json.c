@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/text/utf8.h"
 
 struct scanner {
@@ -414,6 +415,12 @@ bool json_append(cJSON *list, cJSON *value)
         cJSON_Delete(value);
     }
     return done;
+}
+
+void json_must_put(cJSON *object, const char *name, cJSON *value)
+{
+    const bool done = name ? json_put(object, name, value) : json_append(object, value);
+    must_have(done ? object : NULL, 0, "JSON");
 }
 
 bool json_find(const char *text, size_t size, const int *path, int depth, bool name, struct json_place *place)

@@ -39,6 +39,9 @@ cJSON *json_build(const char *text, size_t size);
 bool json_put(cJSON *object, const char *name, cJSON *value);
 bool json_append(cJSON *list, cJSON *value);
 
+/* The same where memory must be there: ends the process if it is not (base/memory.h). name NULL: to a list. */
+void json_must_put(cJSON *object, const char *name, cJSON *value);
+
 /*
  * The place of a value inside checked text: path[0] is the index of a child of the outermost array or object, path[1]
  * that of a child of it, and so on; depth 0 is the whole value. With `name`, the place of a member's name instead of

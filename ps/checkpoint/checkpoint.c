@@ -9,14 +9,15 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/trust.h"
 #include "base/version.h"
 #include "ps/checkpoint/internal.h"
 
 /* --- state --- */
 
-bool checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
-                             const struct config_train *train, struct error *error)
+void checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
+                             const struct config_train *train)
 {
     memset(state, 0, sizeof *state);
     size_t vectors = 0;
@@ -25,12 +26,7 @@ bool checkpoint_state_create(struct checkpoint_state *state, const struct model 
     }
     /* float_count is a multiple of a cache line, so every vector is aligned. */
     size_t vector_bytes = model->float_count * sizeof(float);
-    char *memory = aligned_alloc(MODEL_ROW_ALIGN * sizeof(float), vectors * vector_bytes);
-    if (!memory) {
-        return error_set(error,
-                         "out of memory for a copy of the model, %zu MiB, to checkpoint: make model.layers smaller",
-                         vectors * vector_bytes >> 20);
-    }
+    char *memory = must_align(vectors * vector_bytes, "a copy of the model to checkpoint: make model.layers smaller");
     memset(memory, 0, vectors * vector_bytes);
     state->model = model;
     state->train = train;
@@ -41,7 +37,6 @@ bool checkpoint_state_create(struct checkpoint_state *state, const struct model 
             memory += vector_bytes;
         }
     }
-    return true;
 }
 
 void checkpoint_state_destroy(struct checkpoint_state *state)

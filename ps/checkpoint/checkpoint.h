@@ -68,8 +68,8 @@ struct checkpoint_state {
     void *memory;
 };
 
-bool checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
-                             const struct config_train *train, struct error *error);
+void checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
+                             const struct config_train *train);
 void checkpoint_state_destroy(struct checkpoint_state *state);
 
 /*

@@ -19,6 +19,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "base/simulation.h"
 
@@ -144,19 +145,13 @@ static int by_step(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static bool add_item(struct listing *listing, int64_t step, double written_s)
+static void add_item(struct listing *listing, int64_t step, double written_s)
 {
     if (listing->count == listing->capacity) {
-        int capacity = listing->capacity == 0 ? 64 : 2 * listing->capacity;
-        struct kept_checkpoint *items = realloc(listing->items, (size_t)capacity * sizeof *items);
-        if (!items) {
-            return false;
-        }
-        listing->items = items;
-        listing->capacity = capacity;
+        listing->capacity = listing->capacity == 0 ? 64 : 2 * listing->capacity;
+        listing->items = must_grow(listing->items, (size_t)listing->capacity, sizeof *listing->items, "checkpoints");
     }
     listing->items[listing->count++] = (struct kept_checkpoint){.step = step, .written_s = written_s};
-    return true;
 }
 
 /* The caller frees listing->items, whatever is returned. */
@@ -167,23 +162,20 @@ static bool list_checkpoints(const char *path, struct listing *listing, struct e
     if (!directory) {
         return file_error(error, path, "cannot be listed", errno);
     }
-    bool done = true;
-    for (struct dirent *entry; done && (entry = readdir(directory));) {
+    for (struct dirent *entry; (entry = readdir(directory));) {
         int64_t step = step_of_name(entry->d_name);
         struct stat status;
         if (step < 0 || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
             continue; /* not a checkpoint, or deleted since */
         }
         double written_s = (double)status.st_mtim.tv_sec + 1e-9 * (double)status.st_mtim.tv_nsec;
-        if (!add_item(listing, step, written_s)) {
-            done = error_set(error, "%s: out of memory while listing its checkpoints", path);
-        }
+        add_item(listing, step, written_s);
     }
     closedir(directory);
     if (listing->count > 0) {
         qsort(listing->items, (size_t)listing->count, sizeof *listing->items, by_step);
     }
-    return done;
+    return true;
 }
 
 /* --- opening --- */

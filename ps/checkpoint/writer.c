@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/profile.h"
 
 enum { NICENESS = 10 };
@@ -70,10 +71,7 @@ static int start_thread(struct checkpoint_writer *writer)
 
 bool checkpoint_writer_create(struct checkpoint_writer **created, struct checkpoint_folder *folder, struct error *error)
 {
-    struct checkpoint_writer *writer = calloc(1, sizeof *writer);
-    if (!writer) {
-        return error_set(error, "out of memory for the checkpoint writer");
-    }
+    struct checkpoint_writer *writer = must_zero(1, sizeof *writer, "the checkpoint writer");
     writer->folder = folder;
     pthread_mutex_init(&writer->mutex, NULL);
     pthread_cond_init(&writer->changed, NULL);

@@ -16,6 +16,7 @@
 #include "base/config/diff.h"
 #include "base/config/pace.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/restart.h"
 #include "net/link.h"
 
@@ -103,8 +104,6 @@ static void describe_target(struct agent *agent)
 {
     const struct rollout_participant *participant = &agent->participant;
     const struct config *to = &participant->configs[0], *from = &participant->configs[1];
-    struct config_diff diff = {.count = 0};
-    struct error error;
     const bool is_known = participant->target != 0 && to->fleet.version == (int64_t)participant->target &&
                           from->cluster.ps_hosts.count > 0;
     if (participant->target == agent->target || (participant->target != 0 && !is_known)) {
@@ -112,12 +111,14 @@ static void describe_target(struct agent *agent)
     }
     agent->target = participant->target;
     agent->diff_count = 0;
-    if (is_known && config_diff(&diff, from, to, SCOPE_JOB, &error)) {
+    if (is_known) {
+        struct config_diff diff;
+        config_diff(&diff, from, to, SCOPE_JOB);
         for (int i = 0; i < diff.count && i < MOST_LINES; i++) {
             config_diff_line(&diff.changes[i], agent->diff[agent->diff_count++], BOARD_TEXT);
         }
+        config_diff_free(&diff);
     }
-    config_diff_free(&diff);
 }
 
 static void publish(struct agent *agent, enum rollout_state state)
@@ -145,9 +146,9 @@ static void update_identity(struct agent *agent)
     const struct rollout_participant *participant = &agent->participant;
     const struct config *config =
         &participant->configs[participant->configs[0].fleet.version == (int64_t)participant->version ? 0 : 1];
-    struct error error = {"out of memory"};
+    struct error error;
     char *job = config_job_text(config);
-    if (!job || !identity_change(agent->options.identity, participant->version, participant->digest, job, &error)) {
+    if (!identity_change(agent->options.identity, participant->version, participant->digest, job, &error)) {
         log_warning("handshakes still name the version before: %s", error.text);
     }
     free(job);
@@ -289,10 +290,7 @@ static bool create_link(struct agent *agent, struct error *error)
 
 bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
 {
-    struct agent *agent = calloc(1, sizeof *agent);
-    if (!agent) {
-        return error_set(error, "out of memory");
-    }
+    struct agent *agent = must_zero(1, sizeof *agent, "rollouts");
     agent->options = *options;
     *out = agent; /* its thread asks the owner, who may look for it there */
     const int members = options->config->cluster.ps_hosts.count + options->config->cluster.worker_hosts.count;
@@ -301,8 +299,8 @@ bool agent_create(struct agent **out, const struct agent_options *options, struc
     agent->busy_s = hurries ? BUSY_S : fmin(LONGEST_BUSY_S, BUSY_S * members / OFTEN);
     agent->wake.fd = -1;
     pthread_mutex_init(&agent->lock, NULL);
-    bool done = participant_create(&agent->participant, options->config, options->who, &options->host, error) &&
-                wake_create(&agent->wake, error) && create_link(agent, error);
+    participant_create(&agent->participant, options->config, options->who, &options->host);
+    bool done = wake_create(&agent->wake, error) && create_link(agent, error);
     if (done) {
         publish(agent, ROLLOUT_IDLE);
         atomic_store(&agent->rolling, agent->participant.prepared);

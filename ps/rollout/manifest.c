@@ -526,9 +526,7 @@ bool change_kind(const struct config *before, const struct config *after, bool l
                  struct error *error)
 {
     struct config_diff diff;
-    if (!config_diff(&diff, before, after, SCOPE_JOB, error)) {
-        return false;
-    }
+    config_diff(&diff, before, after, SCOPE_JOB);
     bool can = true;
     *kind = local_differs ? ROLLOUT_LOCAL : ROLLOUT_LIVE;
     for (int i = 0; i < diff.count && can; i++) {
@@ -544,9 +542,7 @@ bool change_kind(const struct config *before, const struct config *after, bool l
 bool change_is_free(const struct config *here, const struct config *after, struct error *error)
 {
     struct config_diff diff;
-    if (!config_diff(&diff, here, after, SCOPE_JOB, error)) {
-        return false;
-    }
+    config_diff(&diff, here, after, SCOPE_JOB);
     bool can = true;
     for (int i = 0; i < diff.count && can; i++) {
         char path[CONFIG_PATH_SIZE];

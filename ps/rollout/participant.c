@@ -154,10 +154,10 @@ static bool target_config_parse(const struct manifest_config *from, const char *
                                 struct error *error)
 {
     char digest[CONFIG_DIGEST_HEX + 1];
-    if (!config_parse(config, name, (const uint8_t *)from->text, from->text_size, NULL, 0, error) ||
-        !config_digest(config, digest, error)) {
+    if (!config_parse(config, name, (const uint8_t *)from->text, from->text_size, NULL, 0, error)) {
         return false;
     }
+    config_digest(config, digest);
     return (strcmp(digest, from->digest) == 0 && config->fleet.version == (int64_t)from->version) ||
            error_set(error,
                      "this program reads the manifest's %s differently from the one that signed it: are both the same "
@@ -181,7 +181,10 @@ static bool target_config_apply(const struct config *own, const struct manifest_
     if (is_it) { /* then the file alone counts */
         texts = (struct config_texts){.job = NULL};
     }
-    bool parsed = config_in_version(then, own, &texts, error) && config_digest(then, digest, error);
+    const bool parsed = config_in_version(then, own, &texts, error);
+    if (parsed) {
+        config_digest(then, digest);
+    }
     if (file_version > (int64_t)target->version || (is_it && parsed && strcmp(digest, target->digest) != 0)) {
         return error_set(error,
                          "%s here has fleet.version %lld, so it would override version %llu: was it edited by hand?",
@@ -402,8 +405,7 @@ static bool store_running_version(const struct config *config, const struct vers
         return true;
     }
     char *text = config_job_text(config);
-    const bool done =
-        text ? versions_add(versions, version, text, strlen(text), error) : error_set(error, "out of memory");
+    const bool done = versions_add(versions, version, text, strlen(text), error);
     free(text);
     return done;
 }
@@ -791,14 +793,14 @@ static void load_state(struct rollout_participant *participant)
     participant->prepared = lineage.target == participant->version || lineage.fallback == participant->version;
 }
 
-bool participant_create(struct rollout_participant *participant, const struct config *config, struct member who,
-                        const struct participant_host *host, struct error *error)
+void participant_create(struct rollout_participant *participant, const struct config *config, struct member who,
+                        const struct participant_host *host)
 {
     *participant = (struct rollout_participant){
         .config = config, .host = *host, .who = who, .version = (uint64_t)config->fleet.version};
     load_state(participant);
     config_drift_begin(&participant->drift, config);
-    return config_digest(config, participant->digest, error);
+    config_digest(config, participant->digest);
 }
 
 static void forget(struct rollout_participant *participant)

@@ -131,8 +131,8 @@ struct participant_order {
 };
 
 /* Without a config file or operator.pub it takes part in no rollout, and reports that when asked to. */
-bool participant_create(struct rollout_participant *participant, const struct config *config, struct member who,
-                        const struct participant_host *host, struct error *error);
+void participant_create(struct rollout_participant *participant, const struct config *config, struct member who,
+                        const struct participant_host *host);
 void participant_destroy(struct rollout_participant *participant); /* zeros are fine */
 
 void participant_act(struct rollout_participant *participant, const struct participant_order *order);

@@ -540,21 +540,17 @@ static bool ask_self(void *context, const struct message_report *report, struct 
 bool coordinator_create(struct rollout_coordinator **out, struct server *server, struct error *error)
 {
     const int workers = server->config->cluster.worker_hosts.count, room = server->job.worker_count;
-    struct rollout_coordinator *coordinator = calloc(1, sizeof *coordinator);
-    if (!coordinator) {
-        return error_set(error, "out of memory");
-    }
+    struct rollout_coordinator *coordinator = must_zero(1, sizeof *coordinator, "rollouts");
     *out = coordinator;
     coordinator->server = server;
     pthread_mutex_init(&coordinator->upload_lock, NULL);
     coordinator->scheduled = -1;
     coordinator->leads = server->index == 0;
-    coordinator->losses = calloc((size_t)room, sizeof *coordinator->losses);
-    for (int i = 0; coordinator->losses && i < room; i++) {
+    coordinator->losses = must_zero((size_t)room, sizeof *coordinator->losses, "rollouts");
+    for (int i = 0; i < room; i++) {
         coordinator->losses[i] = -1.0f;
     }
-    if (!coordinator->losses ||
-        !rollout_create(&coordinator->rollout, server->config->cluster.ps_hosts.count, workers, room)) {
+    if (!rollout_create(&coordinator->rollout, server->config->cluster.ps_hosts.count, workers, room)) {
         return error_set(error, "out of memory");
     }
     const struct agent_options options = {.config = server->launched,

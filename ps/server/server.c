@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/condition.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/notify.h"
 #include "base/process/restart.h"
 #include "base/process/signals.h"
@@ -107,20 +108,18 @@ static void accept_all(struct server *server)
 
 /* --- Start and end --- */
 
-static bool create_lists(struct server *server, struct error *error)
+static void create_lists(struct server *server)
 {
-    int workers = config_worker_room(&server->config->cluster);
+    static const char what[] = "what is known of the workers";
+    const size_t workers = (size_t)config_worker_room(&server->config->cluster);
     server->held_step = -1;
-    server->stage_users = calloc((size_t)workers, sizeof(struct session *));
-    server->sessions_of = calloc((size_t)workers, sizeof(struct session *));
-    server->guests_of = calloc((size_t)workers, sizeof(struct session *));
-    server->finite = calloc((size_t)workers, sizeof *server->finite);
-    server->not_finite = calloc((size_t)workers, sizeof *server->not_finite);
-    server->figures = calloc((size_t)workers, sizeof *server->figures);
-    server->validations = calloc((size_t)workers, sizeof *server->validations);
-    return (server->figures && server->sessions_of && server->guests_of && server->validations && server->stage_users &&
-            server->finite && server->not_finite) ||
-           error_set(error, "out of memory");
+    server->stage_users = must_zero(workers, sizeof(struct session *), what);
+    server->sessions_of = must_zero(workers, sizeof(struct session *), what);
+    server->guests_of = must_zero(workers, sizeof(struct session *), what);
+    server->finite = must_zero(workers, sizeof *server->finite, what);
+    server->not_finite = must_zero(workers, sizeof *server->not_finite, what);
+    server->figures = must_zero(workers, sizeof *server->figures, what);
+    server->validations = must_zero(workers, sizeof *server->validations, what);
 }
 
 static void create_locks(struct server *server)
@@ -220,7 +219,8 @@ static bool start(struct server *server, const struct config *config, struct err
     }
     config = server->config;
     model_layout(&server->model, &config->model);
-    if (!create_lists(server, error) || !shard_create(&server->shard, &server->model, config, server->index, error) ||
+    create_lists(server);
+    if (!shard_create(&server->shard, &server->model, config, server->index, error) ||
         !job_create(&server->job, config, server->index, clock_monotonic_s(), error)) {
         return false;
     }
@@ -290,14 +290,10 @@ static void serve_job(struct server *server)
 
 int server_run(const struct config *config, const struct server_observer *observer)
 {
-    struct server *server = malloc(sizeof *server);
+    struct server *server = must_alloc(sizeof *server, "a ps");
     struct error error;
     struct follower *follower = NULL;
     int status = COMMAND_FAILED;
-    if (!server) {
-        log_error("out of memory");
-        return COMMAND_FAILED;
-    }
     if (!config_check_role(config, &error)) {
         log_error("%s", error.text);
         free(server);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "net/link.h"
 
 enum { DECISION_WAIT_MS = 1000 };
@@ -251,10 +252,9 @@ static bool report(struct follower_exchange *exchange, struct error *error)
 static bool take_decision(struct server *server, const struct channel *channel, struct error *error)
 {
     const struct message_aggregate *aggregate = &channel->message.aggregate;
-    bool *taken = malloc((size_t)server->job.worker_count * sizeof *taken);
-    bool done = (taken || error_set(error, "out of memory")) &&
-                (worker_set_read(&aggregate->workers, taken, server->job.worker_count) ||
-                 error_set(error, "the coordinator names workers that do not exist"));
+    bool *taken = must_alloc((size_t)server->job.worker_count * sizeof *taken, "a decision");
+    bool done = worker_set_read(&aggregate->workers, taken, server->job.worker_count) ||
+                error_set(error, "the coordinator names workers that do not exist");
     if (done) {
         server_lock(server);
         done = job_apply_decision(&server->job, channel->frame.generation, aggregate->step, taken) ||
@@ -357,10 +357,7 @@ bool follower_create(struct follower **out, struct server *server, struct error 
     if (!job_is_follower(&server->job)) {
         return true;
     }
-    struct follower *follower = calloc(1, sizeof *follower);
-    if (!follower) {
-        return error_set(error, "out of memory");
-    }
+    struct follower *follower = must_zero(1, sizeof *follower, "the exchange with ps 0");
     follower->server = server;
     follower->wake.fd = -1;
     server->following = true;

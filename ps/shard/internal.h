@@ -224,7 +224,7 @@ static inline size_t shard_round_up(size_t bytes)
     return (bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
 }
 
-struct schedule *schedule_create(const struct config_train *train); /* NULL without memory */
+struct schedule *schedule_create(const struct config_train *train);
 void schedule_destroy(struct schedule *schedule);                   /* NULL is fine */
 /* The shard will be restored at that step. */
 void schedule_settle(struct schedule *schedule, int64_t global_step);

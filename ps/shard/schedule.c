@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/config/diff.h"
+#include "base/memory.h"
 #include "ps/shard/internal.h"
 #include "ps/store/rounds.h"
 
@@ -40,11 +41,9 @@ void shard_schedule(struct shard *shard, const struct config_train *train, int64
 
 struct schedule *schedule_create(const struct config_train *train)
 {
-    struct schedule *schedule = calloc(1, sizeof *schedule);
-    if (schedule) {
-        pthread_mutex_init(&schedule->lock, NULL);
-        schedule->now.train = *train;
-    }
+    struct schedule *schedule = must_zero(1, sizeof *schedule, "a shard's schedule");
+    pthread_mutex_init(&schedule->lock, NULL);
+    schedule->now.train = *train;
     return schedule;
 }
 

@@ -49,8 +49,7 @@ static void reset_slots(struct store *store)
     }
 }
 
-bool store_create(struct store *store, const struct model *model, const struct config_train *config,
-                  struct error *error)
+void store_create(struct store *store, const struct model *model, const struct config_train *config)
 {
     memset(store, 0, sizeof *store);
     size_t vector_bytes = round_up(model->float_count * sizeof(float));
@@ -64,12 +63,8 @@ bool store_create(struct store *store, const struct model *model, const struct c
         rows += (size_t)model->variables[i].rows;
     }
     size_t bytes = vectors * vector_bytes + round_up(rows);
-    char *memory = memory_aligned(bytes);
-    if (!memory) {
-        return error_set(error,
-                         "out of memory for %zu MiB of parameters and optimizer slots: make model.layers smaller",
-                         bytes >> 20);
-    }
+    char *memory =
+        must_have(memory_aligned(bytes), bytes, "parameters and optimizer slots: make model.layers smaller");
     memset(memory, 0, bytes);
     store->memory = memory;
     store->model = model;
@@ -83,7 +78,6 @@ bool store_create(struct store *store, const struct model *model, const struct c
     }
     store->moved = (_Atomic unsigned char *)(void *)memory;
     reset_slots(store);
-    return true;
 }
 
 void store_destroy(struct store *store)

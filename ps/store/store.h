@@ -71,9 +71,8 @@ struct store {
     void *memory;
 };
 
-bool store_create(struct store *store, const struct model *model, const struct config_train *config,
-                  struct error *error);
-void store_destroy(struct store *store); /* fine after a failed store_create, or on a store that is all zero */
+void store_create(struct store *store, const struct model *model, const struct config_train *config);
+void store_destroy(struct store *store); /* fine on a store that is all zero */
 
 /* Resets slots and global step to their initial values; parameters stay. */
 void store_forget(struct store *store);

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -48,6 +50,78 @@ static void what_no_machine_has_is_refused(void **state)
     assert_null(memory_aligned(most));
 }
 
+/* Of a child that asks for it: how it ends, and what it says. */
+static void expect_end(void *(*ask)(size_t most), size_t most, const char *said)
+{
+    char text[256];
+    int status, ends[2];
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        free(ask(most));
+        _exit(0);
+    }
+    close(ends[1]);
+    const ssize_t size = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_true(size > 0);
+    text[size] = '\0';
+    assert_string_equal(text, said);
+}
+
+static void *ask_alloc(size_t most)
+{
+    return must_alloc(most, "the model: make it smaller");
+}
+
+static void *ask_product(size_t most)
+{
+    return must_zero(most / 2, 4, "rows");
+}
+
+static void *ask_growth(size_t most)
+{
+    return must_grow(NULL, most / 2, 4, "rows");
+}
+
+static void *ask_aligned(size_t most)
+{
+    return must_align(most, "activations");
+}
+
+static void *ask_library(size_t most)
+{
+    (void)most;
+    return must_have(NULL, 123, "a config");
+}
+
+/* The process ends with its label, whichever call it was. */
+static void what_must_be_there_ends_the_process(void **state)
+{
+    (void)state;
+    volatile size_t most = SIZE_MAX / 2; /* volatile, or compilers would warn */
+    expect_end(ask_alloc, most, "error: out of memory: 8796093022208.0 MiB for the model: make it smaller\n");
+    expect_end(ask_product, most, "error: out of memory: 17592186044416.0 MiB for rows\n");
+    expect_end(ask_growth, most, "error: out of memory: 17592186044416.0 MiB for rows\n");
+    expect_end(ask_aligned, most, "error: out of memory: 8796093022208.0 MiB for activations\n");
+    expect_end(ask_library, most, "error: out of memory: 123 bytes for a config\n");
+}
+
+static void nothing_is_memory_too(void **state)
+{
+    (void)state;
+    void *const memory[] = {must_alloc(0, "nothing"), must_zero(0, 8, "nothing"), must_align(0, "nothing"),
+                            must_grow(NULL, 0, 8, "nothing"), must_copy("")};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
+        assert_non_null(memory[i]);
+        free(memory[i]);
+    }
+}
+
 static void a_process_knows_what_it_may_take(void **state)
 {
     (void)state;
@@ -62,6 +136,8 @@ int main(void)
         cmocka_unit_test(aligned_to_cache_lines),
         cmocka_unit_test(zeroed_to_the_last_byte),
         cmocka_unit_test(what_no_machine_has_is_refused),
+        cmocka_unit_test(what_must_be_there_ends_the_process),
+        cmocka_unit_test(nothing_is_memory_too),
         cmocka_unit_test(a_process_knows_what_it_may_take),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -283,9 +283,7 @@ static void train(struct push_pull *exchange)
     struct outbox outbox;
     struct push_answer answer;
     struct error error = {""};
-    if (!outbox_create(&outbox, &world.model, outbox_form(&world.config), NULL, &error)) {
-        abort();
-    }
+    outbox_create(&outbox, &world.model, outbox_form(&world.config), NULL);
     enum exchange_result end = push_pull_join(exchange, &error);
     for (int i = 0; i < 3 && end == EXCHANGE_OK; i++) {
         const struct push_note note = {.base_step = exchange->global_step, .local_step = i, .examples = 1};
@@ -307,9 +305,7 @@ static void lead(struct push_pull *exchange)
     enum order_state order;
     struct error error = {""};
     int64_t step;
-    if (!checkpoint_state_create(&state, &world.model, &world.config.train, &error)) {
-        abort();
-    }
+    checkpoint_state_create(&state, &world.model, &world.config.train);
     transfer_status(exchange, &status, &error);
     transfer_newest_step(exchange, &step, &error);
     if (transfer_snapshot(exchange, 3, -1, 100, &answer, &error) == EXCHANGE_OK && answer.taken) {

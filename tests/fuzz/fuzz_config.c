@@ -18,7 +18,8 @@ static void check_reads_back(const struct config *config)
         /* Checkpoint keys are the job's, their folder is the machine's: without a folder they are refused. */
         assert(config->output.train_dir[0] != '\0');
     } else {
-        assert(config_digest(config, digest, &error) && config_digest(&copy, copy_digest, &error));
+        config_digest(config, digest);
+        config_digest(&copy, copy_digest);
         assert(strcmp(digest, copy_digest) == 0);
         config_free(&copy);
     }

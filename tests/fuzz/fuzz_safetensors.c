@@ -66,10 +66,9 @@ static void load(struct checkpoint_file *checkpoint)
     struct checkpoint_state state;
     struct error error;
     checkpoint_load_parameters(checkpoint, &model, CHECKPOINT_BEST_WEIGHTS, values, NULL, &error);
-    if (checkpoint_state_create(&state, &model, &train, &error)) {
-        checkpoint_load(checkpoint, &state, &error);
-        checkpoint_state_destroy(&state);
-    }
+    checkpoint_state_create(&state, &model, &train);
+    checkpoint_load(checkpoint, &state, &error);
+    checkpoint_state_destroy(&state);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

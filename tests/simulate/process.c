@@ -86,6 +86,18 @@ WRAP(void, threads_give_way, void)
 {
 }
 
+/* Out of memory (base/memory.h): the process is gone at once, whichever thread it was. */
+_Noreturn void __real__exit(int status);
+_Noreturn void __wrap__exit(int status);
+_Noreturn void __wrap__exit(int status)
+{
+    if (!world.here) {
+        __real__exit(status);
+    }
+    say("ends with status %d", status);
+    machine_exit(status);
+}
+
 /* --- This machine --- */
 
 WRAP(bool, memory_for_this_process, uint64_t *bytes)

@@ -62,7 +62,7 @@ static struct loop {
     enum training_end end_at_finish; /* TRAINING_GOES_ON: unchanged */
     bool no_model;                   /* none can be held just now */
     bool gathers_nothing;
-    bool has_terminal, has_summary, no_summary, no_evaluation, finds_threshold, engine_fails;
+    bool has_terminal, has_summary, no_summary, finds_threshold, engine_fails;
     int64_t summary_steps;
     struct loop_found found[8];
     int evaluations;
@@ -212,25 +212,21 @@ static inline void loop_describe(const struct engine *engine, char *text, size_t
 
 /* --- Evaluations --- */
 
-bool __real_evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options,
-                              struct error *error);
-bool __wrap_evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options,
-                              struct error *error);
+void __real_evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options);
+void __wrap_evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options);
 void __real_evaluation_destroy(struct evaluation *evaluation);
 void __wrap_evaluation_destroy(struct evaluation *evaluation);
 bool __wrap_evaluation_finds_threshold(const struct evaluation *evaluation);
 bool __wrap_evaluate(struct evaluation *evaluation, struct engine *engine, bool averaged,
                      const struct examples *examples, struct error *error);
 
-bool __wrap_evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options,
-                              struct error *error)
+void __wrap_evaluation_create(struct evaluation *evaluation, const struct evaluation_options *options)
 {
     assert_ptr_equal(options->train, &loop.config.train);
     assert_ptr_equal(options->schema, loop.dataset.schema);
     tell("evaluation of %d outputs, %d rows, %d targets%s\n", options->outputs, options->rows, options->targets,
          options->bins ? ", in bins" : "");
-    return loop.no_evaluation ? error_set(error, "no memory to evaluate")
-                              : __real_evaluation_create(evaluation, options, error);
+    __real_evaluation_create(evaluation, options);
 }
 
 void __wrap_evaluation_destroy(struct evaluation *evaluation)
@@ -467,7 +463,7 @@ static inline int loop_set_up(void **state)
     (void)state;
     memset(&loop, 0, sizeof loop);
     told();
-    assert_true(config_defaults(&loop.config, &error));
+    config_defaults(&loop.config);
     loop.config.model.layer_count = 2;
     loop.config.model.layers[0] = 4;
     loop.config.model.layers[1] = 3;

@@ -82,7 +82,7 @@ static float *run_round(struct fixture *f)
     float *after = calloc(f->model.float_count, sizeof *after);
     struct collector collector = {.model = &f->model, .sum = differences, .weight = 1, .first = true};
     const struct gradient_sink sink = collector_sink(&collector);
-    assert_true(local_steps_create(&steps, &f->model, f->engine, &f->config.train, &error));
+    steps = local_steps_create(&f->model, f->engine, &f->config.train);
     assert_true(local_steps_begin(steps, &f->config.train, 0, &error));
     for (int i = 0; i < STEPS; i++) {
         int32_t indexes[BATCH];

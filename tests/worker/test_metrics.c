@@ -202,7 +202,7 @@ static void run(struct evaluation *evaluation, const struct config_train *train,
     struct error error;
     const struct evaluation_options options = {
         .train = train, .outputs = examples->numbers, .rows = examples->count, .targets = examples->targets};
-    assert_true(evaluation_create(evaluation, &options, &error));
+    evaluation_create(evaluation, &options);
     assert_true(evaluate(evaluation, &values_engine, false, examples, &error));
 }
 

@@ -12,6 +12,7 @@
 #include "base/copy.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/random/sampler.h"
 #include "base/threads.h"
 #include "ps/job/plan.h"
@@ -85,28 +86,19 @@ static void small_messages_destroy(struct small_messages *messages)
 }
 
 /* model and config are borrowed. */
-static bool small_messages_create(struct small_messages **out, const struct model *model, const struct config *config,
-                                  int clients, struct error *error)
+static struct small_messages *small_messages_create(const struct model *model, const struct config *config, int clients)
 {
+    static const char what[] = "the unsent parts of the clients' messages";
     const size_t floats = model->float_count;
-    struct small_messages *messages = calloc(1, sizeof *messages);
-    if (!messages) {
-        return error_set(error, "out of memory for small messages");
-    }
+    struct small_messages *messages = must_zero(1, sizeof *messages, what);
     *messages = (struct small_messages){.model = model, .config = config, .clients = clients, .whole = {0, floats}};
-    messages->residuals = calloc((size_t)clients * floats, sizeof(float));
-    messages->arrived = calloc(floats, sizeof(float));
-    messages->sent_model = calloc(floats, sizeof(float));
-    messages->packer_residual = calloc(floats, sizeof(float));
-    const bool there = messages->residuals && messages->arrived && messages->sent_model && messages->packer_residual;
-    if (!(there || error_set(error, "out of memory for the unsent parts of the messages of %d clients", clients)) ||
-        !outbox_create(&messages->outbox, model, outbox_form(config), NULL, error)) {
-        small_messages_destroy(messages);
-        return false;
-    }
+    messages->residuals = must_zero((size_t)clients * floats, sizeof(float), what);
+    messages->arrived = must_zero(floats, sizeof(float), what);
+    messages->sent_model = must_zero(floats, sizeof(float), what);
+    messages->packer_residual = must_zero(floats, sizeof(float), what);
+    outbox_create(&messages->outbox, model, outbox_form(config), NULL);
     sent_packer_begin(&messages->packer, &config->cluster, count_values(model), messages->packer_residual);
-    *out = messages;
-    return true;
+    return messages;
 }
 
 /* All clients have these parameters, as after a restore; residuals are cleared. */
@@ -421,22 +413,20 @@ static int count_runners(const struct engine *inside, const struct config_train 
 static bool create_runner(struct runners *runners, struct runner *runner, const struct engine_options *options,
                           struct error *error)
 {
-    runner->indexes = calloc((size_t)runners->config->train.batch_size, sizeof *runner->indexes);
-    if (!runner->indexes) {
-        return error_set(error, "out of memory for the batches of clients");
-    }
+    runner->indexes =
+        must_zero((size_t)runners->config->train.batch_size, sizeof *runner->indexes, "the batches of clients");
     runner->engine = runners->inside;
-    return (!runners->pool || cpu_engine_create(&runner->engine, options, error)) &&
-           local_steps_create(&runner->local, options->model, runner->engine, &runners->config->train, error);
+    if (runners->pool && !cpu_engine_create(&runner->engine, options, error)) {
+        return false;
+    }
+    runner->local = local_steps_create(options->model, runner->engine, &runners->config->train);
+    return true;
 }
 
 static bool create_all(struct runners *runners, const struct engine_options *options, struct error *error)
 {
     struct engine_options own = *options;
-    runners->each = calloc((size_t)runners->count, sizeof *runners->each);
-    if (!runners->each) {
-        return error_set(error, "out of memory for %d threads of clients", runners->count);
-    }
+    runners->each = must_zero((size_t)runners->count, sizeof *runners->each, "the threads of clients");
     if (runners->count > 1 && !pool_create(&runners->pool, runners->count, error)) {
         return false;
     }
@@ -481,10 +471,7 @@ static bool runners_create(struct runners **out, struct engine *inside, const st
                            const struct examples *examples, const struct partition *partition, int in_round,
                            struct error *error)
 {
-    struct runners *runners = calloc(1, sizeof *runners);
-    if (!runners) {
-        return error_set(error, "out of memory for the threads of clients");
-    }
+    struct runners *runners = must_zero(1, sizeof *runners, "the threads of clients");
     runners->config = options->config;
     runners->examples = examples;
     runners->partition = partition;
@@ -847,18 +834,17 @@ static const struct engine_table clients_table = {
 
 /* --- Validation --- */
 
-static bool begin_validation(struct clients *all, const struct evaluation *like, struct error *error)
+static void begin_validation(struct clients *all, const struct evaluation *like)
 {
     struct client_validations *validation = &all->validation;
     struct evaluation_options options = like->options;
     if (validation->bytes) {
-        return true;
+        return;
     }
     options.rows = options.rows > 0 ? held_out_most(&all->data->held_out, all->count) : 0;
-    validation->bytes = malloc(evaluation_part_room(like));
-    return (validation->bytes || error_set(error, "out of memory for the validations of clients")) &&
-           validation_sum_create(&validation->sum, like, all->count, error) &&
-           evaluation_create(&validation->one, &options, error);
+    validation->bytes = must_alloc(evaluation_part_room(like), "the validations of clients");
+    validation_sum_create(&validation->sum, like, all->count);
+    evaluation_create(&validation->one, &options);
 }
 
 /* One client's validation, in the form that a worker would send. */
@@ -883,11 +869,10 @@ bool clients_validate(struct engine *engine, enum metric metric, struct evaluati
 {
     struct clients *all = of(engine);
     struct validation_sum *sum = &all->validation.sum;
-    bool done = begin_validation(all, evaluation, error);
-    if (done) {
-        validation_sum_begin(sum, evaluation, metric);
-        validation_sum_again(sum);
-    }
+    bool done = true;
+    begin_validation(all, evaluation);
+    validation_sum_begin(sum, evaluation, metric);
+    validation_sum_again(sum);
     all->is_asked_as_sent = true;
     for (int client = 1; client < all->count && done; client++) {
         done = !all->chosen[client] || add_validation(all, client, metric, error);
@@ -939,26 +924,22 @@ static bool keeps_differences(const struct config_train *train)
     return train->aggregate != AGGREGATE_MEAN || train->clip_difference_norm > 0;
 }
 
-static bool make_room(struct clients *all)
+static void make_room(struct clients *all)
 {
+    static const char what[] = "the differences of a round";
     const size_t count = (size_t)all->in_round;
-    all->differences = calloc(count * all->model->float_count, sizeof *all->differences);
-    all->pointers = calloc(count, sizeof *all->pointers);
-    all->weights = calloc(count, sizeof *all->weights);
-    all->scales = calloc(count, sizeof *all->scales);
-    all->scratch = malloc(robust_scratch(all->in_round));
-    return all->differences && all->pointers && all->weights && all->scales && all->scratch;
+    all->differences = must_zero(count * all->model->float_count, sizeof *all->differences, what);
+    all->pointers = must_zero(count, sizeof *all->pointers, what);
+    all->weights = must_zero(count, sizeof *all->weights, what);
+    all->scales = must_zero(count, sizeof *all->scales, what);
+    all->scratch = must_alloc(robust_scratch(all->in_round), what);
 }
 
 bool clients_engine_create(struct engine **engine, struct engine *inside, const struct engine_options *options,
                            const struct clients_options *clients, const struct clients_data *data, struct error *error)
 {
     const struct config_train *train = &options->config->train;
-    struct clients *all = calloc(1, sizeof *all);
-    if (!all) {
-        inside->table->destroy(inside);
-        return error_set(error, "out of memory for %d clients", clients->count);
-    }
+    struct clients *all = must_zero(1, sizeof *all, "clients");
     *all = (struct clients){.engine = {.table = &clients_table},
                             .inside = inside,
                             .model = options->model,
@@ -967,15 +948,17 @@ bool clients_engine_create(struct engine **engine, struct engine *inside, const 
                             .outer = outer_train(train),
                             .count = clients->count,
                             .in_round = round_share(train->participation, clients->count)};
-    all->chosen = calloc((size_t)all->count, sizeof *all->chosen);
-    all->taking = calloc((size_t)all->in_round, sizeof *all->taking);
-    all->sum = calloc(all->model->float_count, sizeof *all->sum);
-    const bool there = all->chosen && all->taking && all->sum && (!keeps_differences(train) || make_room(all));
-    if (!(there || error_set(error, "out of memory for %d clients", all->count)) ||
-        !store_create(&all->shared, all->model, &all->outer, error) ||
-        !runners_create(&all->runners, inside, options, &data->examples, &data->partition, all->in_round, error) ||
-        !(!clients->exchanges || !small_messages_are_known(&options->config->cluster) ||
-          small_messages_create(&all->messages, all->model, options->config, all->count, error))) {
+    all->chosen = must_zero((size_t)all->count, sizeof *all->chosen, "clients");
+    all->taking = must_zero((size_t)all->in_round, sizeof *all->taking, "clients");
+    all->sum = must_zero(all->model->float_count, sizeof *all->sum, "the sum of the clients' differences");
+    if (keeps_differences(train)) {
+        make_room(all);
+    }
+    store_create(&all->shared, all->model, &all->outer);
+    if (clients->exchanges && small_messages_are_known(&options->config->cluster)) {
+        all->messages = small_messages_create(all->model, options->config, all->count);
+    }
+    if (!runners_create(&all->runners, inside, options, &data->examples, &data->partition, all->in_round, error)) {
         clients_destroy(&all->engine);
         return false;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/random/sampler.h"
 #include "worker/dataset.h"
 
@@ -124,13 +125,9 @@ static double normalise(double *shares, int clients)
     return sum;
 }
 
-static bool deal_by_dirichlet(struct dealing *dealing, const int32_t *sorted, const int32_t *first, double alpha,
-                              struct error *error)
+static void deal_by_dirichlet(struct dealing *dealing, const int32_t *sorted, const int32_t *first, double alpha)
 {
-    double *shares = calloc((size_t)dealing->clients, sizeof *shares);
-    if (!shares) {
-        return error_set(error, "out of memory for %d clients", dealing->clients);
-    }
+    double *shares = must_zero((size_t)dealing->clients, sizeof *shares, "the clients' examples");
     for (int class = 0; class < dealing->examples->classes; class ++) {
         for (int client = 0; client < dealing->clients; client++) {
             struct variates variates = {philox_key(dealing->seed), (uint32_t)client, (uint32_t) class, 0};
@@ -148,7 +145,6 @@ static bool deal_by_dirichlet(struct dealing *dealing, const int32_t *sorted, co
         }
     }
     free(shares);
-    return true;
 }
 
 /* A client without any gets one from a client with the most. */
@@ -192,15 +188,14 @@ static void gather(struct partition *partition, struct dealing *dealing)
 }
 
 /* By label, according to the kind. sorted, first: room for the examples, and for the classes plus one. */
-static bool deal_by_label(struct dealing *dealing, int shards_each, double alpha, int32_t *sorted, int32_t *first,
-                          struct error *error)
+static void deal_by_label(struct dealing *dealing, int shards_each, double alpha, int32_t *sorted, int32_t *first)
 {
     sort_by_label(dealing, sorted, first);
     if (shards_each > 0) {
         deal_shards(dealing, sorted, shards_each);
-        return true;
+    } else {
+        deal_by_dirichlet(dealing, sorted, first, alpha);
     }
-    return deal_by_dirichlet(dealing, sorted, first, alpha, error);
 }
 
 static bool is_number(const char *text, double most, double *number)
@@ -236,13 +231,12 @@ static bool deal(struct dealing *dealing, const char *kind, struct error *error)
         return error_set(error, "--partition=%s: %d examples are too few for %.0f shards", kind, examples->count,
                          number * dealing->clients);
     }
-    int32_t *sorted = calloc((size_t)examples->count, sizeof *sorted);
-    int32_t *first = calloc((size_t)examples->classes + 1, sizeof *first);
-    const bool done = sorted && first ? deal_by_label(dealing, shards ? (int)number : 0, number, sorted, first, error)
-                                      : error_set(error, "out of memory for the clients' examples");
+    int32_t *sorted = must_zero((size_t)examples->count, sizeof *sorted, "the clients' examples");
+    int32_t *first = must_zero((size_t)examples->classes + 1, sizeof *first, "the clients' examples");
+    deal_by_label(dealing, shards ? (int)number : 0, number, sorted, first);
     free(sorted);
     free(first);
-    return done;
+    return true;
 }
 
 bool partition_create(struct partition *partition, const char *kind, int clients, const struct examples *examples,
@@ -256,12 +250,13 @@ bool partition_create(struct partition *partition, const char *kind, int clients
         return true;
     }
     struct dealing dealing = {.examples = examples, .seed = (uint64_t)config->train.seed, .clients = clients};
-    dealing.owners = calloc((size_t)examples->count, sizeof *dealing.owners);
-    dealing.shuffled = calloc((size_t)examples->count, sizeof *dealing.shuffled);
-    partition->order = calloc((size_t)examples->count, sizeof *partition->order);
-    partition->first = calloc((size_t)clients + 1, sizeof *partition->first);
-    bool done = dealing.owners && dealing.shuffled && partition->order && partition->first;
-    done = done ? deal(&dealing, kind, error) : error_set(error, "out of memory for the clients' examples");
+    static const char what[] = "the clients' examples";
+    const size_t count = (size_t)examples->count;
+    dealing.owners = must_zero(count, sizeof *dealing.owners, what);
+    dealing.shuffled = must_zero(count, sizeof *dealing.shuffled, what);
+    partition->order = must_zero(count, sizeof *partition->order, what);
+    partition->first = must_zero((size_t)clients + 1, sizeof *partition->first, what);
+    const bool done = deal(&dealing, kind, error);
     if (done) {
         gather(partition, &dealing);
     } else {
@@ -319,9 +314,9 @@ static void move(struct held_out *held_out, struct partition *partition, const s
 bool held_out_create(struct held_out *held_out, struct partition *partition, const struct examples *examples,
                      const struct config *config, struct error *error)
 {
-    *held_out = (struct held_out){.first = calloc((size_t)partition->clients + 1, sizeof *held_out->first)};
-    if (!(held_out->first || error_set(error, "out of memory for the clients' validation examples")) ||
-        !count(held_out, partition, config, error)) {
+    *held_out = (struct held_out){.first = must_zero((size_t)partition->clients + 1, sizeof *held_out->first,
+                                                     "the clients' validation examples")};
+    if (!count(held_out, partition, config, error)) {
         held_out_destroy(held_out);
         return false;
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/profile.h"
 #include "worker/cpu/engine.h"
 #include "worker/data/streaming/streaming.h"
@@ -418,26 +419,20 @@ static void cpu_destroy(struct engine *base)
     free(engine);
 }
 
-static bool create_draws(struct cpu_engine *engine, int capacity, struct error *error)
+static void create_draws(struct cpu_engine *engine, int batch_size)
 {
+    static const char what[] = "batches: choose a smaller --batch_size";
+    const size_t capacity = (size_t)batch_size;
     engine->first_of_class =
-        calloc((size_t)engine->model->widths[engine->network.layers] + 1, sizeof *engine->first_of_class);
-    engine->signatures = calloc((size_t)capacity, sizeof *engine->signatures);
-    if (!engine->first_of_class || !engine->signatures) {
-        return error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
-    }
+        must_zero((size_t)engine->model->widths[engine->network.layers] + 1, sizeof *engine->first_of_class, what);
+    engine->signatures = must_zero(capacity, sizeof *engine->signatures, what);
     for (int i = 0; i < DRAWS; i++) {
-        engine->draws[i].indexes = calloc((size_t)capacity, sizeof(int32_t));
-        engine->draws[i].labels = calloc((size_t)capacity, sizeof(int32_t));
-        engine->draws[i].places = calloc((size_t)capacity, sizeof(int32_t));
-        engine->draws[i].weights = calloc((size_t)capacity, sizeof(float));
-        engine->draws[i].wanted = calloc((size_t)capacity * (size_t)engine->wanted_stride + 1, sizeof(float));
-        if (!engine->draws[i].indexes || !engine->draws[i].labels || !engine->draws[i].places ||
-            !engine->draws[i].weights || !engine->draws[i].wanted) {
-            return error_set(error, "out of memory for batches of %d images: choose a smaller --batch_size", capacity);
-        }
+        engine->draws[i].indexes = must_zero(capacity, sizeof(int32_t), what);
+        engine->draws[i].labels = must_zero(capacity, sizeof(int32_t), what);
+        engine->draws[i].places = must_zero(capacity, sizeof(int32_t), what);
+        engine->draws[i].weights = must_zero(capacity, sizeof(float), what);
+        engine->draws[i].wanted = must_zero(capacity * (size_t)engine->wanted_stride + 1, sizeof(float), what);
     }
-    return true;
 }
 
 /* The batches that train() draws, several at a time: one is drawn while those before it are still indexed. */
@@ -454,36 +449,19 @@ static bool create_sources(struct cpu_engine *engine, const struct engine_option
     return there;
 }
 
-static bool create_members(struct cpu_engine *engine, int capacity, struct error *error)
+static void create_members(struct cpu_engine *engine, int capacity)
 {
     int most = capacity > KERNEL_CHUNK ? capacity : KERNEL_CHUNK;
     for (int i = 0; i < engine->threads; i++) {
         struct engine_thread *member = &engine->members[i];
-        if (!scratch_create(&member->scratch, most, error) ||
-            !index_scratch_create(&member->index_scratch, most, error) ||
-            !workspace_create(&member->evaluation, &engine->network, KERNEL_CHUNK, false, error) ||
-            !network_index_create(&engine->network, &member->evaluation_index, KERNEL_CHUNK, false, error)) {
-            return false;
-        }
+        scratch_create(&member->scratch, most);
+        index_scratch_create(&member->index_scratch, most);
+        workspace_create(&member->evaluation, &engine->network, KERNEL_CHUNK, false);
+        network_index_create(&engine->network, &member->evaluation_index, KERNEL_CHUNK, false);
         for (int k = 0; k < VIEWS && engine->indexes[0].packed; k++) {
-            if (!index_view_create(&member->views[k], &engine->indexes[0], error)) {
-                return false;
-            }
+            index_view_create(&member->views[k], &engine->indexes[0]);
         }
     }
-    return true;
-}
-
-static bool create_gradient(struct cpu_engine *engine, struct error *error)
-{
-    if (micro_batches(engine) > 1) {
-        engine->gradient = calloc(engine->model->float_count, sizeof(float));
-        if (!engine->gradient) {
-            return error_set(error,
-                             "out of memory while adding up the gradients of micro-batches; use --micro_batches=1");
-        }
-    }
-    return true;
 }
 
 static bool create_parts(struct cpu_engine *engine, const struct engine_options *options, struct error *error)
@@ -506,16 +484,22 @@ static bool create_parts(struct cpu_engine *engine, const struct engine_options 
     engine->threads = engine->threads > POOL_MAX_THREADS ? POOL_MAX_THREADS : engine->threads;
     int capacity = train->batch_size;
     for (int i = 0; i < INDEXES; i++) {
-        if (!network_index_create(&engine->network, &engine->indexes[i], capacity, engine->threads > 1, error)) {
-            return false;
-        }
+        network_index_create(&engine->network, &engine->indexes[i], capacity, engine->threads > 1);
     }
-    return pool_create(&engine->pool, engine->threads, error) &&
-           store_create(&engine->store, &engine->own, train, error) &&
-           workspace_create(&engine->workspace, &engine->network, capacity, true, error) &&
-           create_draws(engine, capacity, error) && create_sources(engine, options, error) &&
-           cpu_take_signatures(engine, error) && create_members(engine, capacity, error) &&
-           create_gradient(engine, error) && clip_create(&engine->clip, engine->model, train->clip_norm, error);
+    store_create(&engine->store, &engine->own, train);
+    workspace_create(&engine->workspace, &engine->network, capacity, true);
+    create_draws(engine, capacity);
+    create_members(engine, capacity);
+    clip_create(&engine->clip, engine->model, train->clip_norm);
+    if (micro_batches(engine) > 1) {
+        engine->gradient = must_zero(engine->model->float_count, sizeof(float),
+                                     "the sum of the gradients of micro-batches: use --micro_batches=1");
+    }
+    if (!pool_create(&engine->pool, engine->threads, error) || !create_sources(engine, options, error)) {
+        return false;
+    }
+    cpu_take_signatures(engine);
+    return true;
 }
 
 static const struct engine_table cpu_table = {
@@ -534,10 +518,7 @@ static const struct engine_table cpu_table = {
 
 bool cpu_engine_create(struct engine **out, const struct engine_options *options, struct error *error)
 {
-    struct cpu_engine *engine = calloc(1, sizeof *engine);
-    if (!engine) {
-        return error_set(error, "out of memory for the CPU engine");
-    }
+    struct cpu_engine *engine = must_zero(1, sizeof *engine, "the CPU engine");
     engine->engine.table = &cpu_table;
     engine->model = options->model;
     engine->config = options->config;

@@ -111,7 +111,7 @@ static inline int micro_batches(const struct cpu_engine *engine)
 void cpu_draw_take(struct cpu_engine *engine, struct sampled_batch *draw, const struct batch *batch);
 
 /* Computes the signatures of the training set. */
-bool cpu_take_signatures(struct cpu_engine *engine, struct error *error);
+void cpu_take_signatures(struct cpu_engine *engine);
 
 /* Draws batch `number` of a run. Called by one thread at a time. */
 void cpu_draw_batch(const struct engine_run *run, int64_t number);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/profile.h"
 #include "worker/cpu/engine.h"
 
@@ -40,17 +41,12 @@ static void take_signatures(void *context, int thread)
     }
 }
 
-bool cpu_take_signatures(struct cpu_engine *engine, struct error *error)
+void cpu_take_signatures(struct cpu_engine *engine)
 {
-    if (!engine->train || engine->draws[0].source.streaming || !is_paired(engine)) {
-        return true;
+    if (engine->train && !engine->draws[0].source.streaming && is_paired(engine)) {
+        engine->bits = must_zero((size_t)engine->train->count, sizeof *engine->bits, "16 bytes for each image");
+        pool_run(engine->pool, take_signatures, engine);
     }
-    engine->bits = calloc((size_t)engine->train->count, sizeof *engine->bits);
-    if (!engine->bits) {
-        return error_set(error, "out of memory for 16 bytes for each of %d images", engine->train->count);
-    }
-    pool_run(engine->pool, take_signatures, engine);
-    return true;
 }
 
 /* For image `index` of a draw. */

@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
+#define INDEXED "the index of a batch: choose a smaller --batch_size"
+
 /* --- Images --- */
 
 /*
@@ -102,8 +106,8 @@ static void block_layout(struct index_block *block, bool divided, bool packed, i
               (sparse > dense ? sparse : dense);
 }
 
-bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
-                  int column_stride, bool shared, struct error *error)
+void index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
+                  int column_stride, bool shared)
 {
     /* Where only pixels are indexed, for few outputs, dividing costs more than it saves. */
     const bool divided = kernels->pack_parts && row_stride > 0;
@@ -112,33 +116,24 @@ bool index_create(struct batch_index *index, const struct kernels *kernels, int 
                                   .column_stride = column_stride,
                                   .packed = divided && shared && capacity <= KERNEL_CHUNK,
                                   .block_count = index_block_count(pixels)};
-    index->blocks = calloc((size_t)index->block_count, sizeof *index->blocks);
-    if (index->blocks) {
-        size_t bytes = 0;
-        for (int i = 0; i < index->block_count; i++) {
-            struct index_block *block = &index->blocks[i];
-            block->first = block_first(pixels, index->block_count, i);
-            block->count = block_first(pixels, index->block_count, i + 1) - block->first;
-            block->pitch = round_up(block->count, GROUP);
-            block->capacity = block_entries(kernels, block->pitch, capacity);
-            block_layout(block, divided, index->packed, capacity, &bytes, NULL);
-        }
-        index->memory = aligned_alloc(ALIGN, bytes);
-        bytes = 0;
-        for (int i = 0; i < index->block_count && index->memory; i++) {
-            block_layout(&index->blocks[i], divided, index->packed, capacity, &bytes, index->memory);
-        }
+    index->blocks = must_zero((size_t)index->block_count, sizeof *index->blocks, INDEXED);
+    size_t bytes = 0;
+    for (int i = 0; i < index->block_count; i++) {
+        struct index_block *block = &index->blocks[i];
+        block->first = block_first(pixels, index->block_count, i);
+        block->count = block_first(pixels, index->block_count, i + 1) - block->first;
+        block->pitch = round_up(block->count, GROUP);
+        block->capacity = block_entries(kernels, block->pitch, capacity);
+        block_layout(block, divided, index->packed, capacity, &bytes, NULL);
     }
-    if (!index->memory) {
-        index_destroy(index);
-        return error_set(
-            error, "out of memory while indexing batches of %d images of %d pixels: choose a smaller --batch_size",
-            capacity, pixels);
+    index->memory = must_align(bytes, INDEXED);
+    bytes = 0;
+    for (int i = 0; i < index->block_count; i++) {
+        block_layout(&index->blocks[i], divided, index->packed, capacity, &bytes, index->memory);
     }
-    return true;
 }
 
-bool index_view_create(struct batch_index *view, const struct batch_index *index, struct error *error)
+void index_view_create(struct batch_index *view, const struct batch_index *index)
 {
     assert(index->packed);
     *view = *index;
@@ -147,13 +142,8 @@ bool index_view_create(struct batch_index *view, const struct batch_index *index
         const struct entry_bytes each = bytes_of(index->blocks[i].capacity, true);
         bytes += 2 * (each.offsets + each.values);
     }
-    view->memory = aligned_alloc(ALIGN, bytes);
-    view->blocks = malloc(blocks * sizeof *view->blocks);
-    if (!view->memory || !view->blocks) {
-        index_destroy(view);
-        return error_set(error, "out of memory while indexing batches of %d images: choose a smaller --batch_size",
-                         index->capacity);
-    }
+    view->memory = must_align(bytes, INDEXED);
+    view->blocks = must_alloc(blocks * sizeof *view->blocks, INDEXED);
     char *at = view->memory;
     for (int i = 0; i < index->block_count; i++) {
         const struct entry_bytes each = bytes_of(index->blocks[i].capacity, true);
@@ -161,7 +151,6 @@ bool index_view_create(struct batch_index *view, const struct batch_index *index
         lay_entries(&view->blocks[i], &each, at);
         at += 2 * (each.offsets + each.values);
     }
-    return true;
 }
 
 static void unpack(struct index_block *block, const struct batch_index *index, const struct kernels *kernels)
@@ -194,18 +183,13 @@ void index_destroy(struct batch_index *index)
     memset(index, 0, sizeof *index);
 }
 
-bool index_scratch_create(struct index_scratch *scratch, int capacity, struct error *error)
+void index_scratch_create(struct index_scratch *scratch, int capacity)
 {
     size_t bytes = (size_t)chunk_count(capacity) * KERNEL_CHUNK * KERNEL_BLOCK;
     size_t transposed = (size_t)KERNEL_BLOCK * KERNEL_CHUNK;
-    scratch->memory = aligned_alloc(ALIGN, align_up(bytes) + align_up(transposed));
-    if (!scratch->memory) {
-        return error_set(error, "out of memory while indexing batches of %d images: choose a smaller --batch_size",
-                         capacity);
-    }
+    scratch->memory = must_align(align_up(bytes) + align_up(transposed), INDEXED);
     scratch->bytes = scratch->memory;
     scratch->transposed = scratch->bytes + align_up(bytes);
-    return true;
 }
 
 void index_scratch_destroy(struct index_scratch *scratch)
@@ -425,21 +409,15 @@ static size_t layout(struct batch_index *index, const struct examples *like, int
     return (size_t)(at - memory);
 }
 
-bool index_rows_create(struct batch_index *index, const struct examples *like, int capacity, struct error *error)
+void index_rows_create(struct batch_index *index, const struct examples *like, int capacity)
 {
     _Alignas(ALIGN) char none[1];
     *index = (struct batch_index){.capacity = capacity, .block_count = index_rows_block_count(like)};
-    index->blocks = calloc((size_t)index->block_count, sizeof *index->blocks);
-    size_t bytes = index->blocks ? layout(index, like, capacity, none) : 0;
-    index->memory = bytes > 0 ? aligned_alloc(ALIGN, bytes) : NULL;
-    if (!index->memory) {
-        index_destroy(index);
-        return error_set(error, "out of memory while indexing batches of %d rows: choose a smaller --batch_size",
-                         capacity);
-    }
+    index->blocks = must_zero((size_t)index->block_count, sizeof *index->blocks, INDEXED);
+    const size_t bytes = layout(index, like, capacity, none);
+    index->memory = must_align(bytes, INDEXED);
     memset(index->memory, 0, bytes);
     layout(index, like, capacity, index->memory);
-    return true;
 }
 
 /* Without a call: rows are short, and musl's memcpy takes longer to start than to copy one. */

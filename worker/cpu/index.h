@@ -162,8 +162,8 @@ int index_block_count(int pixels);
  * For batches of up to `capacity` images; the strides are those of struct batch_index. shared: by several threads; the
  * index is then packed if pairs are divided and all views fit the threads' caches.
  */
-bool index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
-                  int column_stride, bool shared, struct error *error);
+void index_create(struct batch_index *index, const struct kernels *kernels, int pixels, int capacity, int row_stride,
+                  int column_stride, bool shared);
 void index_destroy(struct batch_index *index);
 
 /*
@@ -171,11 +171,11 @@ void index_destroy(struct batch_index *index);
  * another reads costs far more than computing its content: so only a third of the bytes is shared, from which each
  * thread computes offsets and values for itself. index_destroy frees it.
  */
-bool index_view_create(struct batch_index *view, const struct batch_index *index, struct error *error);
+void index_view_create(struct batch_index *view, const struct batch_index *index);
 /* Unpacks an index that has been built; valid until it is built again. */
 void index_view_take(struct batch_index *view, const struct batch_index *index, const struct kernels *kernels);
 
-bool index_scratch_create(struct index_scratch *scratch, int capacity, struct error *error);
+void index_scratch_create(struct index_scratch *scratch, int capacity);
 void index_scratch_destroy(struct index_scratch *scratch);
 
 /*
@@ -191,7 +191,7 @@ void index_build(struct batch_index *index, int block, const struct kernels *ker
 int index_rows_block_count(const struct examples *like);
 
 /* For batches of up to `capacity` rows of this shape; index_destroy frees it. */
-bool index_rows_create(struct batch_index *index, const struct examples *like, int capacity, struct error *error);
+void index_rows_create(struct batch_index *index, const struct examples *like, int capacity);
 
 /* Builds one block from `count` rows of a set, those at `indexes` or, if that is NULL, the first. */
 void index_rows_build(struct batch_index *index, int block, const struct examples *examples, const int32_t *indexes,

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
+
 enum {
     ALIGN_FLOATS = 16,
     TILE_FLOATS = (KERNEL_BLOCK > KERNEL_STRIP ? KERNEL_BLOCK : KERNEL_STRIP) * KERNEL_STRIP,
@@ -78,15 +80,15 @@ static bool is_scattered(const struct network *network)
     return network->narrow && network->layers == 1;
 }
 
-bool network_index_create(const struct network *network, struct batch_index *index, int capacity, bool shared,
-                          struct error *error)
+void network_index_create(const struct network *network, struct batch_index *index, int capacity, bool shared)
 {
     if (takes_rows(network)) {
-        return index_rows_create(index, &network->like, capacity, error);
+        index_rows_create(index, &network->like, capacity);
+    } else {
+        const int row_stride = is_scattered(network) ? 0 : weights_of(network, 0)->stride;
+        index_create(index, network->kernels, network->model->widths[0], capacity, row_stride,
+                     network->first_delta_stride, shared);
     }
-    int row_stride = is_scattered(network) ? 0 : weights_of(network, 0)->stride;
-    return index_create(index, network->kernels, network->model->widths[0], capacity, row_stride,
-                        network->first_delta_stride, shared, error);
 }
 
 void network_index_build(const struct network *network, struct batch_index *index, int block,
@@ -136,26 +138,18 @@ static size_t workspace_layout(struct workspace *workspace, const struct network
     return (size_t)(at - memory);
 }
 
-static bool no_memory(int capacity, struct error *error)
-{
-    return error_set(error, "out of memory for the activations of %d images: choose a smaller --batch_size", capacity);
-}
+static const char activations[] = "activations: choose a smaller --batch_size";
 
-bool workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training,
-                      struct error *error)
+void workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training)
 {
     capacity = round_up(capacity, 2);
     *workspace = (struct workspace){.capacity = capacity};
     _Alignas(64) float none[1];
     size_t floats = workspace_layout(workspace, network, capacity, training, none);
-    workspace->memory = aligned_alloc(64, floats * sizeof(float));
-    if (!workspace->memory) {
-        return no_memory(capacity, error);
-    }
+    workspace->memory = must_align(floats * sizeof(float), activations);
     /* The padding of narrower strips is processed too: it is zero. */
     memset(workspace->memory, 0, floats * sizeof(float));
     workspace_layout(workspace, network, capacity, training, workspace->memory);
-    return true;
 }
 
 void workspace_destroy(struct workspace *workspace)
@@ -164,23 +158,19 @@ void workspace_destroy(struct workspace *workspace)
     memset(workspace, 0, sizeof *workspace);
 }
 
-bool scratch_create(struct scratch *scratch, int capacity, struct error *error)
+void scratch_create(struct scratch *scratch, int capacity)
 {
     size_t samples = (size_t)round_up(capacity, ALIGN_FLOATS);
     size_t tile = (size_t)pass_group(capacity) * TILE_FLOATS;
     size_t pack = (size_t)KERNEL_STRIP * KERNEL_STRIP;
     size_t floats = tile + pack + samples * (KERNEL_NARROW + 2);
-    scratch->memory = aligned_alloc(64, floats * sizeof(float));
-    if (!scratch->memory) {
-        return no_memory(capacity, error);
-    }
+    scratch->memory = must_align(floats * sizeof(float), activations);
     float *at = scratch->memory;
     scratch->tile = take(&at, tile);
     scratch->pack = take(&at, pack);
     scratch->logits = take(&at, samples * KERNEL_NARROW);
     scratch->losses = take(&at, samples);
     scratch->correct = (uint8_t *)take(&at, samples);
-    return true;
 }
 
 void scratch_destroy(struct scratch *scratch)

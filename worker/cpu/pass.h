@@ -37,8 +37,7 @@ void network_plan(struct network *network, const struct model *model, const stru
                   struct dropout dropout, const struct examples *like);
 
 /* An index of batches of up to `capacity` examples for this network. shared: by several threads (index_create). */
-bool network_index_create(const struct network *network, struct batch_index *index, int capacity, bool shared,
-                          struct error *error);
+void network_index_create(const struct network *network, struct batch_index *index, int capacity, bool shared);
 
 /*
  * Builds one block of it from `count` examples of a set: those at `indexes` or, if that is NULL, the first. Different
@@ -62,8 +61,7 @@ struct workspace {
     void *memory;
 };
 
-bool workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training,
-                      struct error *error);
+void workspace_create(struct workspace *workspace, const struct network *network, int capacity, bool training);
 void workspace_destroy(struct workspace *workspace);
 
 /* A thread's own memory: a tile of gradients for the sink, and a tile of packed weights. */
@@ -76,7 +74,7 @@ struct scratch {
     void *memory;
 };
 
-bool scratch_create(struct scratch *scratch, int capacity, struct error *error);
+void scratch_create(struct scratch *scratch, int capacity);
 void scratch_destroy(struct scratch *scratch);
 
 /*

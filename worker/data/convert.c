@@ -175,10 +175,6 @@ static bool write_shard(const struct examples *examples, const struct write_opti
         tfrecord_append(&file, record.bytes, record.size);
         report_progress(options, ++*done, examples->count);
     }
-    if (written && (record.failed || file.failed)) {
-        written = error_set(error, "%s: out of memory while writing it; make smaller files with --shards=%d", path,
-                            2 * options->shards);
-    }
     written = written && pack_write(path, &(struct file_part){file.bytes, file.size}, 1, options->packing, error);
     proto_free(&record);
     proto_free(&file);

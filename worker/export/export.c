@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/version.h"
 #include "net/bytes.h"
 #include "ps/checkpoint/safetensors.h"
@@ -186,15 +187,11 @@ static bool npz_write(const char *path, const struct model *model, const float *
             "%s: the model has %zu MiB of parameters, but an npz file holds at most 4 GiB; use --format=safetensors",
             path, model->parameter_count * sizeof *parameters >> 20);
     }
-    struct zip_entry *entries = calloc((size_t)model->variable_count + 1, sizeof *entries);
-    struct file_part *parts = malloc((rows + (size_t)3 * (size_t)model->variable_count + 5) * sizeof *parts);
-    bool done = entries && parts;
-    if (!done) {
-        error_set(error, "%s: out of memory while writing it", path);
-    } else {
-        int count = list_parts(model, parameters, preprocessing, entries, end, parts);
-        done = file_write_atomic(path, parts, count, error);
-    }
+    const size_t most = rows + (size_t)3 * (size_t)model->variable_count + 5;
+    struct zip_entry *entries = must_zero((size_t)model->variable_count + 1, sizeof *entries, "an archive's entries");
+    struct file_part *parts = must_alloc(most * sizeof *parts, "an archive's parts");
+    const int count = list_parts(model, parameters, preprocessing, entries, end, parts);
+    const bool done = file_write_atomic(path, parts, count, error);
     free(parts);
     free(entries);
     return done;
@@ -280,16 +277,12 @@ struct escaped_facts {
 };
 
 /* False if out of memory. */
-static bool escape_facts(struct escaped_facts *escaped, const struct export_facts *facts)
+static void escape_facts(struct escaped_facts *escaped, const struct export_facts *facts)
 {
     for (int i = 0; i < facts->count; i++) {
-        escaped->values[i] = safetensors_escape(facts->properties[i].value);
-        if (!escaped->values[i]) {
-            return false;
-        }
+        escaped->values[i] = must_have(safetensors_escape(facts->properties[i].value), 0, "a header");
         escaped->size += strlen(escaped->values[i]);
     }
-    return true;
 }
 
 static size_t safetensors_header(char *buffer, size_t capacity, const struct model *model,
@@ -318,25 +311,20 @@ static bool export_safetensors(const char *path, const struct trained *trained, 
         rows += (size_t)model->variables[i].rows;
     }
     struct escaped_facts escaped = {.size = 0};
-    const bool is_escaped = escape_facts(&escaped, facts);
+    escape_facts(&escaped, facts);
     const size_t capacity = SAFETENSORS_USUAL_HEADER + escaped.size;
-    char *header = malloc(capacity);
-    struct file_part *parts = malloc((rows + 1) * sizeof *parts);
-    bool done = header && parts && is_escaped;
-    if (!done) {
-        error_set(error, "%s: out of memory while writing it", path);
-    } else {
-        int count = 0;
-        parts[count++] = (struct file_part){header, safetensors_header(header, capacity, model, facts, &escaped)};
-        for (int i = 0; i < model->variable_count; i++) {
-            const struct variable *variable = &model->variables[i];
-            for (int row = 0; row < variable->rows; row++) {
-                const float *values = trained->parameters + variable->offset + (size_t)row * (size_t)variable->stride;
-                parts[count++] = (struct file_part){values, (size_t)variable->cols * sizeof *values};
-            }
+    char *header = must_alloc(capacity, "a header");
+    struct file_part *parts = must_alloc((rows + 1) * sizeof *parts, "a file's parts");
+    int count = 0;
+    parts[count++] = (struct file_part){header, safetensors_header(header, capacity, model, facts, &escaped)};
+    for (int i = 0; i < model->variable_count; i++) {
+        const struct variable *variable = &model->variables[i];
+        for (int row = 0; row < variable->rows; row++) {
+            const float *values = trained->parameters + variable->offset + (size_t)row * (size_t)variable->stride;
+            parts[count++] = (struct file_part){values, (size_t)variable->cols * sizeof *values};
         }
-        done = file_write_atomic(path, parts, count, error);
     }
+    const bool done = file_write_atomic(path, parts, count, error);
     free(parts);
     free(header);
     for (int i = 0; i < facts->count; i++) {

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text/json.h"
 #include "base/text/printable.h"
 #include "ps/checkpoint/checkpoint.h"
@@ -114,11 +115,12 @@ static cJSON *tensor_shape_json(const struct safetensors_tensor *tensor)
     return shape;
 }
 
-/* A name or value of the header as an unescaped C string, which the caller frees; NULL if out of memory. */
+/* A name or value of the header as an unescaped C string, which the caller frees. */
 static char *tensor_copy_text(const struct safetensors_text *text)
 {
     cJSON *string = cJSON_ParseWithLength(text->bytes - 1, text->size + 2); /* with the quotes around it */
-    char *copy = cJSON_IsString(string) ? strdup(string->valuestring) : strndup(text->bytes, text->size);
+    char *copy = must_have(cJSON_IsString(string) ? strdup(string->valuestring) : strndup(text->bytes, text->size),
+                           text->size, "a text");
     cJSON_Delete(string);
     return copy;
 }
@@ -138,10 +140,7 @@ static bool tensor_walk(const struct tensor_place *places, int count, tensor_vis
     const float *pieces[TENSOR_WALK_MOST] = {NULL};
     uint64_t floats = places[0].tensor->size / sizeof(float);
     assert(count >= 1 && count <= TENSOR_WALK_MOST);
-    float *memory = malloc((size_t)count * PIECE * sizeof *memory);
-    if (!memory) {
-        return error_set(error, "%s: out of memory while reading its tensors", checkpoint_path(places[0].file));
-    }
+    float *memory = must_alloc((size_t)count * PIECE * sizeof *memory, "a part of a tensor");
     bool done = true;
     for (uint64_t first = 0; first < floats && done; first += PIECE) {
         size_t some = floats - first < PIECE ? (size_t)(floats - first) : PIECE;
@@ -219,7 +218,7 @@ static cJSON *tensor_json(const struct safetensors_tensor *tensor, const struct 
 {
     cJSON *object = cJSON_CreateObject();
     char *name = tensor_copy_text(&tensor->name);
-    cJSON_AddStringToObject(object, "name", name ? name : "");
+    cJSON_AddStringToObject(object, "name", name);
     free(name);
     json_put(object, "shape", tensor_shape_json(tensor));
     cJSON_AddNumberToObject(object, "l2_norm", tensor_norms_l2(norms));
@@ -237,9 +236,7 @@ static cJSON *metadata_json(const struct safetensors *tensors)
     cJSON *object = cJSON_CreateObject();
     for (int i = 0; i < tensors->metadata_count; i++) {
         char *key = tensor_copy_text(&tensors->metadata[i].key), *value = tensor_copy_text(&tensors->metadata[i].value);
-        if (key && value) {
-            cJSON_AddStringToObject(object, key, value);
-        }
+        cJSON_AddStringToObject(object, key, value);
         free(key);
         free(value);
     }
@@ -250,7 +247,7 @@ static cJSON *metadata_json(const struct safetensors *tensors)
 static const char *show_text(char *shown, size_t room, const struct safetensors_text *text)
 {
     char *copy = tensor_copy_text(text);
-    printable(shown, room, copy ? copy : "");
+    printable(shown, room, copy);
     free(copy);
     return shown;
 }
@@ -479,8 +476,8 @@ static void diff_metadata(struct diff_output *output, const struct safetensors *
 {
     for (int i = 0; i < from->metadata_count; i++) {
         char *key = tensor_copy_text(&from->metadata[i].key);
-        const struct safetensors_text *there = key ? safetensors_metadata(other, key) : NULL;
-        if (key && (only_missing ? !there : !equal_text(&from->metadata[i].value, there))) {
+        const struct safetensors_text *there = safetensors_metadata(other, key);
+        if (only_missing ? !there : !equal_text(&from->metadata[i].value, there)) {
             char *here_text = tensor_copy_text(&from->metadata[i].value),
                  *there_text = there ? tensor_copy_text(there) : NULL;
             print_metadata(output, key, only_missing ? NULL : here_text, only_missing ? here_text : there_text);
@@ -497,12 +494,10 @@ static bool diff_tensors(struct diff_output *output, struct checkpoint_file *con
     bool done = true;
     for (int i = 0; i < a->tensor_count && done; i++) {
         char *name = tensor_copy_text(&a->tensors[i].name);
-        const struct safetensors_tensor *other = name ? safetensors_find(b, name) : NULL;
+        const struct safetensors_tensor *other = safetensors_find(b, name);
         const struct tensor_place places[2] = {{files[0], &a->tensors[i]}, {files[1], other}};
         struct difference difference = {.count = 0};
-        if (!name) {
-            done = error_set(error, "out of memory while comparing");
-        } else if (!other) {
+        if (!other) {
             print_missing(output, name, "A");
         } else if (!same_shape(&a->tensors[i], other)) {
             print_shapes(output, name, &a->tensors[i], other);
@@ -513,7 +508,7 @@ static bool diff_tensors(struct diff_output *output, struct checkpoint_file *con
     }
     for (int i = 0; i < b->tensor_count && done; i++) {
         char *name = tensor_copy_text(&b->tensors[i].name);
-        if (name && !safetensors_find(a, name)) {
+        if (!safetensors_find(a, name)) {
             print_missing(output, name, "B");
         }
         free(name);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "cuda/client.h"
 #include "cuda/use.h"
 #include "base/process/usage.h"
@@ -647,11 +648,7 @@ static void initialise_slots(struct gpu_engine *engine)
 bool gpu_engine_create(struct engine **out, const struct engine_options *options, struct gpu_client *client,
                        struct error *error)
 {
-    struct gpu_engine *engine = calloc(1, sizeof *engine);
-    if (!engine) {
-        gpu_client_stop(client);
-        return error_set(error, "out of memory for the GPU engine");
-    }
+    struct gpu_engine *engine = must_zero(1, sizeof *engine, "the GPU engine");
     engine->engine.table = &gpu_table;
     engine->client = client;
     engine->options = *options;

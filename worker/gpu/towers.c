@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/threads.h"
 #include "cuda/client.h"
 #include "ps/store/store.h"
@@ -342,10 +343,7 @@ static bool create_tower(struct tower *tower, struct error *error)
                                      .config = &tower->config,
                                      .like = all->options.like ? all->options.like : all->options.train};
     struct gpu_client *client;
-    tower->gradient = calloc(options.model->float_count, sizeof *tower->gradient);
-    if (!tower->gradient) {
-        return error_set(error, "out of memory for the gradients of %d towers", all->count);
-    }
+    tower->gradient = must_zero(options.model->float_count, sizeof *tower->gradient, "a tower's gradient");
     if (!create_source(tower, error)) {
         return false;
     }
@@ -366,12 +364,9 @@ static bool create_tower(struct tower *tower, struct error *error)
 static bool create_parts(struct towers *all, const char *devices, struct error *error)
 {
     const struct config *config = all->options.config;
-    all->sum = calloc(all->options.model->float_count, sizeof *all->sum);
-    if (!all->sum) {
-        return error_set(error, "out of memory for the sum of the towers' gradients");
-    }
-    if (!read_devices(all, devices, error) || !store_create(&all->store, all->options.model, &config->train, error) ||
-        !pool_create(&all->pool, all->count, error)) {
+    all->sum = must_zero(all->options.model->float_count, sizeof *all->sum, "the sum of the towers' gradients");
+    store_create(&all->store, all->options.model, &config->train);
+    if (!read_devices(all, devices, error) || !pool_create(&all->pool, all->count, error)) {
         return false;
     }
     for (int i = 0; i < all->count; i++) {
@@ -399,10 +394,7 @@ static const struct engine_table towers_table = {
 bool towers_engine_create(struct engine **out, const struct engine_options *options, const char *devices,
                           struct error *error)
 {
-    struct towers *all = calloc(1, sizeof *all);
-    if (!all) {
-        return error_set(error, "out of memory for towers");
-    }
+    struct towers *all = must_zero(1, sizeof *all, "towers");
     all->engine.table = &towers_table;
     all->options = *options;
     all->version = 1;

@@ -13,6 +13,7 @@
 #include <cJSON.h>
 
 #include "base/file.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "base/text/printable.h"
 #include "net/spans.h"
@@ -26,9 +27,10 @@ static int find_name(struct trace *trace, const char *name)
             return i;
         }
     }
-    if (trace->name_count == TRACE_MAX_NAMES || !(trace->names[trace->name_count] = strdup(name))) {
+    if (trace->name_count == TRACE_MAX_NAMES) {
         return -1;
     }
+    trace->names[trace->name_count] = must_copy(name);
     return trace->name_count++;
 }
 
@@ -39,8 +41,8 @@ static int find_thread(struct trace *trace, int id)
             return i;
         }
     }
-    if (!trace->threads && !(trace->threads = calloc(TRACE_MAX_THREADS, sizeof *trace->threads))) {
-        return -1;
+    if (!trace->threads) {
+        trace->threads = must_zero(TRACE_MAX_THREADS, sizeof *trace->threads, "the threads of a profile");
     }
     if (trace->thread_count == TRACE_MAX_THREADS) {
         return -1;
@@ -94,13 +96,8 @@ static bool add_span(struct trace *trace, const cJSON *event)
         return false;
     }
     if (trace->count == trace->room) {
-        size_t room = trace->room > 0 ? 2 * trace->room : 4096;
-        struct trace_span *spans = realloc(trace->spans, room * sizeof *spans);
-        if (!spans) {
-            return false;
-        }
-        trace->spans = spans;
-        trace->room = room;
+        trace->room = trace->room > 0 ? 2 * trace->room : 4096;
+        trace->spans = must_grow(trace->spans, trace->room, sizeof *trace->spans, "the spans of a profile");
     }
     const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(event, "args");
     struct trace_span *span = &trace->spans[trace->count];
@@ -288,15 +285,11 @@ static int compare_pushes(const void *a, const void *b)
 }
 
 /* All pushes of a worker, sorted; malloc'd, [*count]. For a push that was sent twice, the last one counts. */
-static struct sent_push *list_pushes(const struct trace *trace, size_t *count, struct error *error)
+static struct sent_push *list_pushes(const struct trace *trace, size_t *count)
 {
-    struct sent_push *pushes = malloc((trace->count + 1) * sizeof *pushes);
+    struct sent_push *pushes = must_alloc((trace->count + 1) * sizeof *pushes, "the pushes of a profile");
     int send = name_index(trace, SPAN_SEND_PUSH), answer = name_index(trace, SPAN_RECEIVE_ANSWER);
     *count = 0;
-    if (!pushes) {
-        error_set(error, "out of memory for %s", trace->path);
-        return NULL;
-    }
     for (size_t i = 0; i < trace->count; i++) {
         const struct trace_span *span = &trace->spans[i];
         if (span->name == send && send >= 0) {
@@ -388,21 +381,16 @@ static void spread(struct trace *traces, int count, const struct offset *offsets
     }
 }
 
-static bool align(struct trace *traces, int count, struct error *error)
+static void align(struct trace *traces, int count)
 {
     int first = 0;
-    struct offset *offsets = malloc((size_t)(count * count) * sizeof *offsets); /* [ps, worker] */
-    if (!offsets) {
-        return error_set(error, "out of memory while aligning %d profiles", count);
-    }
+    struct offset *offsets = must_alloc((size_t)(count * count) * sizeof *offsets, "clocks"); /* [ps, worker] */
     for (int i = 0; i < count * count; i++) {
         offsets[i] = (struct offset){.unsure_us = -1};
     }
-    bool done = true;
-    for (int w = 0; w < count && done; w++) {
+    for (int w = 0; w < count; w++) {
         size_t pushes = 0;
-        struct sent_push *sent = traces[w].member >= PROFILE_WORKER ? list_pushes(&traces[w], &pushes, error) : NULL;
-        done = sent || traces[w].member < PROFILE_WORKER;
+        struct sent_push *sent = traces[w].member >= PROFILE_WORKER ? list_pushes(&traces[w], &pushes) : NULL;
         for (int p = 0; p < count && sent; p++) {
             if (traces[p].member >= PROFILE_PS && traces[p].member < PROFILE_WORKER) {
                 offsets[p * count + w] = compare_clocks(&traces[p], traces[w].member, sent, pushes);
@@ -421,7 +409,6 @@ static bool align(struct trace *traces, int count, struct error *error)
         traces[i].shift_us = traces[i].unsure_us < 0 ? by_clock_us : traces[i].shift_us;
         traces[i].behind_us = traces[i].shift_us - by_clock_us;
     }
-    return done;
 }
 
 /* --- All of them --- */
@@ -434,8 +421,8 @@ static int compare_members(const void *a, const void *b)
 
 bool trace_read(struct trace **out, char *const *paths, int count, struct error *error)
 {
-    struct trace *traces = calloc((size_t)count, sizeof *traces);
-    bool done = traces || error_set(error, "out of memory for %d profiles", count);
+    struct trace *traces = must_zero((size_t)count, sizeof *traces, "profiles");
+    bool done = true;
     for (int i = 0; done && i < count; i++) {
         done = read_trace(&traces[i], paths[i], error);
     }
@@ -448,8 +435,9 @@ bool trace_read(struct trace **out, char *const *paths, int count, struct error 
                              traces[i].path, traces[i].name);
         }
     }
-    done = done && align(traces, count, error);
-    if (!done) {
+    if (done) {
+        align(traces, count);
+    } else {
         trace_free(traces, count);
         traces = NULL;
     }
@@ -575,10 +563,7 @@ static bool write_all(FILE *file, const struct trace *traces, int count, struct 
         if (traces[i].member < PROFILE_WORKER) {
             continue;
         }
-        struct sent_push *sent = list_pushes(&traces[i], &pushes, error);
-        if (!sent) {
-            return false;
-        }
+        struct sent_push *sent = list_pushes(&traces[i], &pushes);
         for (int p = 0; p < count; p++) {
             if (traces[p].member >= PROFILE_PS && traces[p].member < PROFILE_WORKER) {
                 write_arrows(file, &traces[i], &traces[p], sent, pushes, zero_us, &id);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/condition.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "net/bytes.h"
 #include "net/channel.h"
@@ -314,16 +315,16 @@ enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t n
 static bool create_parcels(struct batch_fetcher *fetcher, struct error *error)
 {
     size_t capacity = (size_t)fetcher->capacity;
-    fetcher->in_order = malloc(capacity * sizeof *fetcher->in_order);
-    bool there = fetcher->in_order;
+    fetcher->in_order = must_alloc(capacity * sizeof *fetcher->in_order, "batches from the chief");
+    bool there = true;
     for (int i = 0; there && i < FETCHED_BATCHES; i++) {
         if (fetcher->options.like) {
             there = examples_create(&fetcher->parcels[i].examples, fetcher->options.like, fetcher->capacity);
             continue;
         }
-        fetcher->parcels[i].bytes = calloc(1, batch_bytes(capacity, fetcher->pixels) + AFTER_IMAGES);
-        fetcher->parcels[i].examples.labels = malloc(capacity * sizeof(int32_t));
-        there = fetcher->parcels[i].bytes && fetcher->parcels[i].examples.labels;
+        fetcher->parcels[i].bytes =
+            must_zero(1, batch_bytes(capacity, fetcher->pixels) + AFTER_IMAGES, "batches from the chief");
+        fetcher->parcels[i].examples.labels = must_alloc(capacity * sizeof(int32_t), "batches from the chief");
     }
     for (int i = 0; there && i < fetcher->capacity; i++) {
         fetcher->in_order[i] = i;
@@ -334,11 +335,8 @@ static bool create_parcels(struct batch_fetcher *fetcher, struct error *error)
 bool batch_fetcher_create(struct batch_fetcher **out, const struct batch_fetcher_options *options, struct error *error)
 {
     const struct config *config = options->config;
-    struct batch_fetcher *fetcher = calloc(1, sizeof *fetcher);
+    struct batch_fetcher *fetcher = must_zero(1, sizeof *fetcher, "batches from the chief");
     *out = fetcher;
-    if (!fetcher) {
-        return error_set(error, "out of memory");
-    }
     fetcher->options = *options;
     fetcher->first = -1;
     fetcher->pixels = options->like ? batch_row_pixels(options->like) : (size_t)config->model.layers[0];

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/finite.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/profile.h"
 #include "net/handshake.h"
@@ -684,9 +685,9 @@ bool chief_preprocessing(char **text, const struct config *config, struct error 
         return false;
     }
     const char *known = file ? checkpoint_file_info(file)->preprocessing : NULL;
-    *text = known ? strdup(known) : NULL;
+    *text = known ? must_copy(known) : NULL;
     checkpoint_close(file);
-    return !known || *text || error_set(error, "out of memory for the preprocessing");
+    return true;
 }
 
 /* Do all shards hold the model, of one generation? newest: the latest generation that any of them knows. */
@@ -820,12 +821,8 @@ static enum exchange_result begin_once(struct chief *chief, struct shard_status 
 
 enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
 {
-    struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
+    struct shard_status *status = must_zero((size_t)chief->shards.count, sizeof *status, "the chief");
     enum exchange_result end = EXCHANGE_FAILED;
-    if (!status) {
-        error_set(error, "out of memory for the chief");
-        return end;
-    }
     chief_lock(chief);
     do {
         end = begin_once(chief, status, start, error);
@@ -844,11 +841,8 @@ enum exchange_result chief_begin(struct chief *chief, struct chief_start *start,
 
 bool chief_restore(struct chief *chief, struct error *error)
 {
-    struct shard_status *status = calloc((size_t)chief->shards.count, sizeof *status);
+    struct shard_status *status = must_zero((size_t)chief->shards.count, sizeof *status, "the chief");
     struct chief_start start = {0};
-    if (!status) {
-        return error_set(error, "out of memory for the chief");
-    }
     chief_lock(chief);
     enum exchange_result end = transfer_status(&chief->shards, status, error);
     if (end == EXCHANGE_OK) {
@@ -878,26 +872,22 @@ static void create_locks(struct chief *chief)
 }
 
 /* The sent model is not part of the model: it lies beside the checkpoints (ps/store/codec.h). */
-static bool create_sent_model(struct chief *chief, const struct config *config, struct error *error)
+static void create_sent_model(struct chief *chief, const struct config *config)
 {
     const size_t floats = chief->options.model->float_count;
     if (!sent_model_is_kept(&config->cluster) || config->output.train_dir[0] == '\0') {
-        return true;
+        return;
     }
-    chief->sent_model = calloc(floats, sizeof *chief->sent_model);
+    chief->sent_model = must_zero(floats, sizeof *chief->sent_model, "the sent model");
     chief->state.vectors[STORE_SENT] = chief->sent_model;
     chief->sent_files =
         (struct residual_files){config->output.train_dir, RESIDUAL_FILES_SENT, floats, config->output.save_steps};
-    return chief->sent_model || error_set(error, "out of memory for the sent model");
 }
 
 bool chief_create(struct chief **out, const struct chief_options *options, struct error *error)
 {
     const struct config *config = options->config;
-    struct chief *chief = calloc(1, sizeof *chief);
-    if (!chief) {
-        return error_set(error, "out of memory for the chief");
-    }
+    struct chief *chief = must_zero(1, sizeof *chief, "the chief");
     chief->options = *options;
     chief->output = config->output;
     chief->train = outer_train(&config->train);
@@ -915,9 +905,9 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                                          .traffic = options->traffic,
                                          .given_up = options->given_up,
                                          .context = options->context};
-    bool done = push_pull_create(&chief->shards, &exchange, error) &&
-                checkpoint_state_create(&chief->state, options->model, &chief->train, error) &&
-                create_sent_model(chief, config, error);
+    checkpoint_state_create(&chief->state, options->model, &chief->train);
+    create_sent_model(chief, config);
+    bool done = push_pull_create(&chief->shards, &exchange, error);
     if (done && config->output.train_dir[0] != '\0') {
         chief->has_folder = done =
             checkpoint_folder_open(&chief->ledger.folder, config->output.train_dir, &chief->output, error);

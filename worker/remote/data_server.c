@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/copy.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text/address.h"
 #include "net/bytes.h"
 #include "net/listener.h"
@@ -328,11 +329,8 @@ bool data_server_create(struct data_server **out, const struct config *config, c
                         const struct dataset *dataset, bool (*knows)(void *context, const char *digest), void *context,
                         struct error *error)
 {
-    struct data_server *server = calloc(1, sizeof *server);
+    struct data_server *server = must_zero(1, sizeof *server, "the server of batches");
     *out = server;
-    if (!server) {
-        return error_set(error, "out of memory");
-    }
     server->config = config;
     server->identity = identity;
     server->knows = knows;

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/config/pace.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/notify.h"
 #include "observe/observe.h"
 #include "base/process/usage.h"
@@ -348,9 +349,9 @@ static void visit_all(struct heartbeat *heartbeat, bool beat)
 static void *beat_on(void *context)
 {
     struct heartbeat *heartbeat = context;
-    struct pollfd *polled = calloc((size_t)heartbeat->count + 1, sizeof *polled);
+    struct pollfd *polled = must_zero((size_t)heartbeat->count + 1, sizeof *polled, "heartbeats");
     double next_s = 0;
-    while (polled && !atomic_load(&heartbeat->end)) {
+    while (!atomic_load(&heartbeat->end)) {
         bool beat = clock_monotonic_s() >= next_s;
         notify_alive();
         look_for_silent_ps(heartbeat);
@@ -390,15 +391,13 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
                       struct traffic *traffic, const char *device, struct error *error)
 {
     int count = config->cluster.ps_hosts.count;
-    struct heartbeat *new = calloc(1, sizeof *new);
-    struct link *links = calloc((size_t)count, sizeof *links);
-    struct ps_state *ps = calloc((size_t)count, sizeof *ps);
-    if (!new || !links || !ps || !wake_create(&new->wake, error)) {
+    struct heartbeat *new = must_zero(1, sizeof *new, "heartbeats");
+    if (!wake_create(&new->wake, error)) {
         free(new);
-        free(links);
-        free(ps);
-        return error_set(error, "out of memory for heartbeats");
+        return false;
     }
+    struct link *links = must_zero((size_t)count, sizeof *links, "heartbeats");
+    struct ps_state *ps = must_zero((size_t)count, sizeof *ps, "heartbeats");
     pthread_mutex_init(&new->mutex, NULL);
     new->config = config;
     new->links = links;

@@ -216,10 +216,7 @@ static void heard(void *context, uint64_t version, bool has_model)
 bool live_config_create(struct live_config **out, const struct config *config, const struct config_model *model,
                         struct identity *identity, struct chief *chief, struct traffic *traffic, struct error *error)
 {
-    struct live_config *live = calloc(1, sizeof *live);
-    if (!live) {
-        return error_set(error, "out of memory");
-    }
+    struct live_config *live = must_zero(1, sizeof *live, "rollouts");
     live->chief = chief;
     live->traffic = traffic;
     live->config = config;

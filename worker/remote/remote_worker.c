@@ -394,12 +394,15 @@ static bool create_parts(struct remote_worker *worker, struct error *error)
     int depth = config->cluster.pipeline_depth;
     worker->residual_files = (struct residual_files){config->output.train_dir, config->cluster.task_index,
                                                      worker->model.float_count, config->output.save_steps};
+    if (depth == 0) {
+        outbox_create(&worker->outbox, &worker->model, outbox_form(config), NULL);
+    }
+    if (config_has_rounds(&config->train)) {
+        worker->local = local_steps_create(&worker->model, engine, &config->train);
+    }
     if (!push_pull_create(&worker->exchange, &exchange, error) ||
-        !(depth > 0 ? pipeline_create(&worker->pipeline, &worker->exchange, engine, depth, error)
-                    : outbox_create(&worker->outbox, &worker->model, outbox_form(config), NULL, error)) ||
-        !heartbeat_create(&worker->heartbeat, config, &worker->identity, &worker->traffic, device, error) ||
-        (config_has_rounds(&config->train) &&
-         !local_steps_create(&worker->local, &worker->model, engine, &config->train, error))) {
+        (depth > 0 && !pipeline_create(&worker->pipeline, &worker->exchange, engine, depth, error)) ||
+        !heartbeat_create(&worker->heartbeat, config, &worker->identity, &worker->traffic, device, error)) {
         return false;
     }
     return !worker->is_chief || chief_create(&worker->chief,

@@ -84,9 +84,11 @@ static bool copy_checkpoint(struct trial *trial, const char *train_dir, bool may
     const struct config_train train = outer_train(&trial->then->train);
     model_layout(&model, &trial->then->model);
     bool done = checkpoint_folder_find(train_dir, &file, error) &&
-                (file || error_set(error, "%s holds no checkpoint to try it on", train_dir)) &&
-                checkpoint_state_create(&state, &model, &train, error) &&
-                fit(file, &state, trial->then, may_lose, error);
+                (file || error_set(error, "%s holds no checkpoint to try it on", train_dir));
+    if (done) {
+        checkpoint_state_create(&state, &model, &train);
+    }
+    done = done && fit(file, &state, trial->then, may_lose, error);
     if (done) {
         struct checkpoint_info info = *checkpoint_file_info(file);
         info.kept_rows = NULL; /* the model may be a different one */
@@ -109,9 +111,7 @@ static bool write_config(struct trial *trial, struct error *error)
 {
     struct config config = *trial->then, defaults;
     static char nothing[] = "";
-    if (!config_defaults(&defaults, error)) {
-        return false;
-    }
+    config_defaults(&defaults);
     config.cluster = defaults.cluster;
     config.train.batch_size = config_was_chosen(&config, "train", "batch_size") ? CONFIG_AUTO : config.train.batch_size;
     config.origins = NULL; /* values are written as they are now */
@@ -131,9 +131,6 @@ static bool write_config(struct trial *trial, struct error *error)
     config.output.progress = false;
     char *text = config_keys_text(&config, NULL, NULL);
     config_free(&defaults);
-    if (!text) {
-        return error_set(error, "out of memory");
-    }
     const struct file_part part = {text, strlen(text)};
     bool done = file_write_atomic(trial->config, &part, 1, error);
     free(text);

@@ -9,6 +9,7 @@
 #include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/notify.h"
 #include "base/process/restart.h"
 #include "base/process/signals.h"
@@ -192,23 +193,19 @@ static void record(struct updater *updater, struct updater_record *record)
  */
 
 /* After an evaluation, whose size is known. */
-static bool create_validation(struct remote_worker *worker)
+static void create_validation(struct remote_worker *worker)
 {
     const struct evaluation *evaluation = &worker->training.evaluation;
     if (worker->validation) {
-        return true;
+        return;
     }
-    struct own_rows_validation *validation = calloc(1, sizeof *validation);
-    if (!validation) {
-        return error_set(&worker->training.error, "out of memory for validations");
-    }
+    struct own_rows_validation *validation = must_zero(1, sizeof *validation, "validations");
     worker->validation = validation;
     if (worker->chief) {
-        return validation_sum_create(&validation->sum, evaluation, config_worker_room(&worker->config.cluster) + 1,
-                                     &worker->training.error);
+        validation_sum_create(&validation->sum, evaluation, config_worker_room(&worker->config.cluster) + 1);
+    } else {
+        validation->bytes = must_alloc(evaluation_part_room(evaluation), "validations");
     }
-    validation->bytes = malloc(evaluation_part_room(evaluation));
-    return validation->bytes || error_set(&worker->training.error, "out of memory for validations");
 }
 
 static struct own_validation what_was_found(const struct remote_worker *worker, const struct evaluation *evaluation,
@@ -253,8 +250,8 @@ static bool worker_validate_if_due(struct remote_worker *worker, int64_t before)
         return true;
     }
     PROFILE("validate");
-    if (!create_validation(worker) ||
-        !evaluate(&training->evaluation, training->engine, false, &worker->dataset.validation, &training->error)) {
+    create_validation(worker);
+    if (!evaluate(&training->evaluation, training->engine, false, &worker->dataset.validation, &training->error)) {
         return training_fail(training);
     }
     return send_validation(worker);
@@ -291,9 +288,7 @@ static bool worker_gather(struct updater *updater, int64_t global_step, enum met
     if (!config_validates_together(&worker->config) || !isfinite(evaluation->loss)) {
         return true;
     }
-    if (!create_validation(worker)) {
-        return training_fail(training);
-    }
+    create_validation(worker);
     struct own_rows_validation *validation = worker->validation;
     const struct own_validation own = what_was_found(worker, evaluation, global_step);
     validation_sum_begin(&validation->sum, evaluation, metric);

@@ -107,7 +107,6 @@ void event_pr_curve(struct event *event, const char *tag, int thresholds, const 
     proto_end(&event->proto, tensor);
     proto_integer(&content, 2, thresholds);
     put_metadata(event, "pr_curves", &content);
-    event->proto.failed = event->proto.failed || content.failed;
     proto_end(&event->proto, value);
     proto_free(&content);
 }
@@ -116,7 +115,6 @@ void event_plugin(struct event *event, const char *tag, const char *plugin, cons
 {
     size_t value = begin_value(event, tag);
     put_metadata(event, plugin, content);
-    event->proto.failed = event->proto.failed || content->failed;
     proto_end(&event->proto, value);
 }
 
@@ -140,7 +138,6 @@ void event_graph(struct event *event, double wall_s, const struct proto *graph)
 {
     begin(event, wall_s, 0);
     proto_bytes(&event->proto, EVENT_GRAPH, graph->bytes, graph->size);
-    event->proto.failed = event->proto.failed || graph->failed;
 }
 
 /* --- The file --- */
@@ -198,14 +195,10 @@ bool event_file_create(struct event_file *file, const char *folder, struct error
 void event_file_add(struct event_file *file, const struct event *event)
 {
     tfrecord_append(&file->pending, event->proto.bytes, event->proto.size);
-    file->pending.failed = file->pending.failed || event->proto.failed;
 }
 
 bool event_file_flush(struct event_file *file, struct error *error)
 {
-    if (file->pending.failed) {
-        return error_set(error, "%s: out of memory for events to be written", file->path);
-    }
     for (size_t done = 0; done < file->pending.size;) {
         ssize_t written = write(file->fd, file->pending.bytes + done, file->pending.size - done);
         if (written < 0 && errno == EINTR) {

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
 #include "ps/store/store.h"
@@ -55,15 +56,13 @@ static void describe_config(struct event *event, const struct config *config, do
         proto_raw(&text, "| ", 2);
         proto_raw(&text, path, strlen(path));
         proto_raw(&text, " | ", 3);
-        proto_raw(&text, value ? value : "", value ? strlen(value) : 0);
+        proto_raw(&text, value, strlen(value));
         proto_raw(&text, " |\n", 3);
         free(value);
     }
     proto_raw(&text, "", 1); /* NUL-terminates it */
     event_begin(event, wall_s, step);
-    if (!text.failed) {
-        event_text(event, "config", (const char *)text.bytes);
-    }
+    event_text(event, "config", (const char *)text.bytes);
     event_end(event);
     proto_free(&text);
 }
@@ -108,7 +107,6 @@ static void put_hparams(struct event *event, const char *tag, double wall_s, int
     struct proto data = {0};
     proto_integer(&data, 1, 0); /* the version of the data */
     proto_bytes(&data, field, content->bytes, content->size);
-    data.failed = data.failed || content->failed;
     event_begin(event, wall_s, 0);
     event_plugin(event, tag, "hparams", &data);
     event_end(event);
@@ -121,7 +119,7 @@ static bool is_informative(const struct config_key *key, const struct config *co
     char *text = config_key_text(key, config), *initial = config_key_text(key, defaults);
     bool filled_in = strcmp(key->name, "lr_decay_steps") == 0 && config->train.lr_decay == 1;
     bool informative = strcmp(key->name, "optimizer") == 0 || strcmp(key->name, "layers") == 0 ||
-                       (!filled_in && text && initial && strcmp(text, initial) != 0);
+                       (!filled_in && strcmp(text, initial) != 0);
     free(text);
     free(initial);
     return informative;
@@ -135,8 +133,7 @@ static void describe_experiment(struct event *event, const struct config *config
 {
     struct proto experiment = {0};
     struct config defaults;
-    struct error error;
-    bool known = config_defaults(&defaults, &error);
+    config_defaults(&defaults);
     proto_double(&experiment, 3, wall_s);
     for (const struct config_key *key = config_keys; key->section; key++) {
         if (is_hyper_parameter(key)) {
@@ -144,7 +141,7 @@ static void describe_experiment(struct event *event, const struct config *config
             proto_text(&experiment, 1, key->name);
             proto_text(&experiment, 3, key->description);
             proto_integer(&experiment, 4, type_of(key));
-            if (known && is_informative(key, config, &defaults)) {
+            if (is_informative(key, config, &defaults)) {
                 proto_integer(&experiment, 7, 1); /* "differs": the page puts it first */
             }
             proto_end(&experiment, info);
@@ -156,9 +153,7 @@ static void describe_experiment(struct event *event, const struct config *config
         proto_end(&experiment, name);
         proto_end(&experiment, info);
     }
-    if (known) {
-        config_free(&defaults);
-    }
+    config_free(&defaults);
     put_hparams(event, "_hparams_/experiment", wall_s, EXPERIMENT, &experiment);
     proto_free(&experiment);
 }
@@ -169,11 +164,11 @@ static void put_value(struct proto *proto, int field, const struct config_key *k
     char *text = config_key_chosen_text(key, config);
     size_t value = proto_begin(proto, field);
     if (type_of(key) == TYPE_BOOL) {
-        proto_integer(proto, 4, text && strcmp(text, "true") == 0);
+        proto_integer(proto, 4, strcmp(text, "true") == 0);
     } else if (type_of(key) == TYPE_NUMBER) {
-        proto_double(proto, 2, text ? strtod(text, NULL) : 0);
+        proto_double(proto, 2, strtod(text, NULL));
     } else {
-        proto_text(proto, 3, text ? text : "");
+        proto_text(proto, 3, text);
     }
     proto_end(proto, value);
     free(text);
@@ -367,16 +362,16 @@ enum { THRESHOLDS = 101, SIDE = 256, PR_ROWS = 6, MOST_NAMED = 32, MOST_NAME = 6
 static void put_confusions(struct event *event, const struct evaluation *evaluation)
 {
     int classes = evaluation->classes, square = SIDE / classes > 1 ? SIDE / classes : 1, side = classes * square;
-    uint8_t *pixels = malloc((size_t)side * (size_t)side), *png;
+    uint8_t *pixels = must_alloc((size_t)side * (size_t)side, "a picture of the confusions"), *png;
     size_t size;
     struct error error;
-    for (int i = 0; pixels && i < side * side; i++) {
+    for (int i = 0; i < side * side; i++) {
         int label = i / side / square, predicted = i % side / square;
         int64_t all = evaluation->class_images[label];
         int64_t taken = evaluation->confusions[(size_t)label * (size_t)classes + (size_t)predicted];
         pixels[i] = (uint8_t)(255 - (all > 0 ? 255 * taken / all : 0));
     }
-    if (pixels && image_encode_png(pixels, side, side, &png, &size, &error)) {
+    if (image_encode_png(pixels, side, side, &png, &size, &error)) {
         event_image(event, "validation/confusion", side, side, png, size);
         free(png);
     }
@@ -428,9 +423,7 @@ static void put_table(struct event *event, const struct evaluation *evaluation)
         put_text(&text, " |\n");
     }
     proto_raw(&text, "", 1); /* NUL-terminates it */
-    if (!text.failed) {
-        event_text(event, "validation/confusions", (const char *)text.bytes);
-    }
+    event_text(event, "validation/confusions", (const char *)text.bytes);
     proto_free(&text);
 }
 
@@ -541,18 +534,15 @@ static void put_inputs(const struct model *model, const struct examples *example
  * [model->layer_count], cleared first: the activations of each hidden layer, and the logits. Fails only if out of
  * memory.
  */
-static bool activations_measure(const struct model *model, const float *parameters, const struct examples *examples,
-                                int count, struct histogram *histograms, struct error *error)
+static void activations_measure(const struct model *model, const float *parameters, const struct examples *examples,
+                                int count, struct histogram *histograms)
 {
     assert(count >= 0 && count <= ACTIVATIONS_IMAGES);
     int widest = 0;
     for (int i = 0; i <= model->layer_count; i++) {
         widest = model->widths[i] > widest ? model->widths[i] : widest;
     }
-    float *memory = malloc((size_t)2 * (size_t)widest * sizeof *memory);
-    if (!memory) {
-        return error_set(error, "out of memory for the activations of %d units", widest);
-    }
+    float *memory = must_alloc((size_t)2 * (size_t)widest * sizeof *memory, "a summary's activations");
     for (int layer = 0; layer < model->layer_count; layer++) {
         histogram_clear(&histograms[layer]);
     }
@@ -568,7 +558,6 @@ static bool activations_measure(const struct model *model, const float *paramete
         }
     }
     free(memory);
-    return true;
 }
 
 /* --- Summaries --- */
@@ -611,19 +600,16 @@ static bool choose_folder(char folder[EVENT_FILE_PATH], const struct config_outp
     return output->train_dir[0] == '\0' || file_join(folder, EVENT_FILE_PATH, output->train_dir, DEFAULT_FOLDER, error);
 }
 
-static bool take_memory(struct summary *summary, struct error *error)
+static void take_memory(struct summary *summary)
 {
+    static const char what[] = "summaries: disable them with --save_summaries_steps=0";
     const struct summary_options *options = &summary->options;
     size_t floats = options->model->float_count;
-    bool has_gradient = options->engine->table->step && options->dataset->sample.count > 0;
-    summary->parameters = malloc(floats * sizeof *summary->parameters);
-    if (has_gradient) {
-        summary->gradient = calloc(floats, sizeof *summary->gradient);
-        summary->indexes = malloc((size_t)options->config->train.batch_size * sizeof *summary->indexes);
+    summary->parameters = must_alloc(floats * sizeof *summary->parameters, what);
+    if (options->engine->table->step && options->dataset->sample.count > 0) {
+        summary->gradient = must_zero(floats, sizeof *summary->gradient, what);
+        summary->indexes = must_alloc((size_t)options->config->train.batch_size * sizeof *summary->indexes, what);
     }
-    return (summary->parameters && (!has_gradient || (summary->gradient && summary->indexes))) ||
-           error_set(error, "out of memory for summaries of %zu parameters; disable them with --save_summaries_steps=0",
-                     floats);
 }
 
 static void put_event(struct summary *summary)
@@ -694,16 +680,14 @@ bool summary_open(struct summary **opened, const struct summary_options *options
     if (folder[0] == '\0') {
         return true;
     }
-    struct summary *summary = calloc(1, sizeof *summary);
-    if (!summary) {
-        return error_set(error, "out of memory for summaries; disable them with --save_summaries_steps=0");
-    }
+    struct summary *summary = must_zero(1, sizeof *summary, "summaries");
     summary->options = *options;
     summary->steps = output->save_summaries_steps;
     summary->seconds = output->save_summaries_secs;
     summary->last_s = clock_monotonic_s();
     summary->file.fd = -1;
-    if (!take_memory(summary, error) || !event_file_create(&summary->file, folder, error)) {
+    take_memory(summary);
+    if (!event_file_create(&summary->file, folder, error)) {
         summary_close(summary, false);
         return false;
     }
@@ -824,27 +808,25 @@ static bool put_gradient(struct summary *summary, int64_t step, struct error *er
     return true;
 }
 
-static bool put_activations(struct summary *summary, struct error *error)
+static void put_activations(struct summary *summary)
 {
     const struct summary_options *options = &summary->options;
     const struct model *model = options->model;
     const struct examples *sample = &options->dataset->sample;
     int count = sample->count < ACTIVATIONS_IMAGES ? sample->count : ACTIVATIONS_IMAGES;
-    if (!activations_measure(model, summary->parameters, sample, count, summary->histograms, error)) {
-        return false;
-    }
+    activations_measure(model, summary->parameters, sample, count, summary->histograms);
     for (int layer = 0; layer < model->layer_count; layer++) {
         char tag[32];
         snprintf(tag, sizeof tag, layer + 1 < model->layer_count ? "layer%d/activations" : "logits", layer);
         event_histogram(&summary->event, tag, &summary->histograms[layer]);
     }
-    return true;
 }
 
 static bool put_histograms(struct summary *summary, int64_t step, struct error *error)
 {
     put_variables(summary, summary->parameters, "");
-    return put_activations(summary, error) && (!summary->gradient || put_gradient(summary, step, error));
+    put_activations(summary);
+    return !summary->gradient || put_gradient(summary, step, error);
 }
 
 void summary_write(struct summary *summary, const struct summary_step *step)

@@ -37,7 +37,8 @@ static int set_up(void **unused)
     struct error error;
     model_layout(&model, &model_config);
     snprintf(root, sizeof root, "/tmp/test_checkpoint_folder.%ld.%d", (long)getpid(), used_roots++);
-    return checkpoint_state_create(&snapshot, &model, &train, &error) ? 0 : -1;
+    checkpoint_state_create(&snapshot, &model, &train);
+    return 0;
 }
 
 static int names(char list[1024])

@@ -192,7 +192,7 @@ static void start_worker_1(void)
     participant_destroy(&participant);
     config_free(&config);
     assert_true(config_load(&config, config_path, flags, 2, &error));
-    assert_true(participant_create(&participant, &config, (struct member){MEMBER_WORKER, 1}, &table, &error));
+    participant_create(&participant, &config, (struct member){MEMBER_WORKER, 1}, &table);
     memset(&host, 0, sizeof host);
 }
 
@@ -309,7 +309,7 @@ static void a_flag_in_the_way_has_a_name(void **state)
     participant_destroy(&participant);
     config_free(&config);
     assert_true(config_load(&config, config_path, flags, 3, &error));
-    assert_true(participant_create(&participant, &config, (struct member){MEMBER_WORKER, 0}, &table, &error));
+    participant_create(&participant, &config, (struct member){MEMBER_WORKER, 0}, &table);
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
     says(PHASE_FAILED, 1, "train.learning_rate is set by a flag or the environment here");

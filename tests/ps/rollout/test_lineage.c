@@ -41,7 +41,7 @@ static const char *digest_of(uint64_t version)
     static char digest[CONFIG_DIGEST_HEX + 1];
     struct config parsed;
     parse(&parsed, version, 1.0 / (double)version, "");
-    assert_true(config_digest(&parsed, digest, &error));
+    config_digest(&parsed, digest);
     config_free(&parsed);
     return digest;
 }

@@ -118,36 +118,6 @@ static void a_manifest_is_signed_or_not(void **state)
     assert_string_equal(error.text, "out of memory");
 }
 
-/* What can't be judged is neither free of flags nor of any kind. */
-static void a_change_is_judged_or_not(void **state)
-{
-    static const char text[] = "{\"train\":{\"learning_rate\":0.25}}";
-    const struct config_setting flag = {"learning_rate", "0.5"};
-    struct config here, after;
-    enum rollout_kind kind;
-    int failures = 0;
-    (void)state;
-    assert_true(config_parse(&here, "here", (const uint8_t *)"{}", 2, &flag, 1, &error));
-    assert_true(config_parse(&after, "after", (const uint8_t *)text, sizeof text - 1, NULL, 0, &error));
-    for (error.text[0] = '\0'; !strstr(error.text, "train.learning_rate is set by a flag"); failures++) {
-        no_memory_from(failures + 1, 1);
-        const bool is_free = change_is_free(&here, &after, &error);
-        no_memory_end();
-        assert_false(is_free);
-    }
-    assert_true(failures > 1);
-    failures = 0;
-    for (bool judged = false; !judged; failures += !judged) {
-        no_memory_from(failures + 1, 1);
-        judged = change_kind(&here, &after, false, &kind, &error);
-        no_memory_end();
-    }
-    assert_true(failures > 0);
-    assert_int_equal(kind, ROLLOUT_LIVE);
-    config_free(&after);
-    config_free(&here);
-}
-
 static void a_fleet_may_be_too_large(void **state)
 {
     struct rollout rollout;
@@ -167,7 +137,6 @@ int main(void)
         TEST(the_state_is_stored_whole_or_not_at_all),
         TEST(a_line_of_the_audit_log_is_whole_or_missing),
         TEST(a_manifest_is_signed_or_not),
-        TEST(a_change_is_judged_or_not),
         TEST(a_fleet_may_be_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,7 +172,7 @@ static void a_flag_of_this_process_is_in_the_way(void **state)
     participant_destroy(&participant);
     config_free(&config);
     assert_true(config_load(&config, config_path, flags, 3, &error));
-    assert_true(participant_create(&participant, &config, (struct member){MEMBER_WORKER, 0}, &table, &error));
+    participant_create(&participant, &config, (struct member){MEMBER_WORKER, 0}, &table);
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
     order.in_force = 2;
     act(&order, ORDER_CATCH_UP);

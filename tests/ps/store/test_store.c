@@ -155,7 +155,7 @@ static void assert_same(const struct store *a, const struct store *b)
 static void create(struct store *store, const struct model *model, const struct config_train *config)
 {
     struct error error;
-    assert_true(store_create(store, model, config, &error));
+    store_create(store, model, config);
     model_initialise(model, &model_config, config->seed, store->vectors[STORE_PARAMETERS]);
     if (store->vectors[STORE_AVERAGES]) {
         memcpy(store->vectors[STORE_AVERAGES], store->vectors[STORE_PARAMETERS], model->float_count * sizeof(float));

@@ -195,7 +195,7 @@ static void a_ps_without_a_number(void **state)
     struct config config;
     struct error error = {""};
     (void)state;
-    assert_true(config_defaults(&config, &error));
+    config_defaults(&config);
     config.cluster.job_name = JOB_PS;
     config.cluster.task_index = CONFIG_AUTO;
     assert_true(place_find(&config, &error));

@@ -10,6 +10,7 @@
 
 #include "base/copy.h"
 #include "base/finite.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "ps/store/codec.h"
 
@@ -32,26 +33,24 @@ struct outbox_form outbox_form(const struct config *config)
 }
 
 /* Memory for what is packed. */
-static bool create_packed(struct outbox *outbox, struct outbox *lender)
+static void create_packed(struct outbox *outbox, struct outbox *lender)
 {
     const size_t floats = outbox->model->float_count;
     const size_t pieces = 2 * outbox->rows + floats / PACKED_FLOATS; /* no run or span is shorter than a row */
     const size_t chosen = (size_t)(outbox->share * (double)floats) + pieces;
     outbox->residual = lender ? lender->residual : &outbox->own_residual;
     if (!lender) {
-        outbox->own_residual.now = calloc(floats, sizeof(float));
-        outbox->own_residual.next = calloc(floats, sizeof(float));
+        outbox->own_residual.now = must_zero(floats, sizeof(float), "the residual");
+        outbox->own_residual.next = must_zero(floats, sizeof(float), "the residual");
     }
     const size_t room = outbox->dtype == DTYPE_INT8
                             ? floats + (floats / INT8_BLOCK + pieces) * sizeof(float)
                             : pieces * LARGEST_HEAD + chosen * (LARGEST_GAP + sizeof(float) + 1);
-    outbox->packed = malloc(room + LARGEST_ROOM);
-    outbox->pieces = malloc(pieces * sizeof *outbox->pieces);
-    return outbox->residual->now && outbox->residual->next && outbox->packed && outbox->pieces;
+    outbox->packed = must_alloc(room + LARGEST_ROOM, "a push");
+    outbox->pieces = must_alloc(pieces * sizeof *outbox->pieces, "a push");
 }
 
-bool outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *lender,
-                   struct error *error)
+void outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *lender)
 {
     const enum dtype dtype = form.dtype;
     *outbox = (struct outbox){.model = model, .dtype = dtype, .share = form.share};
@@ -64,11 +63,9 @@ bool outbox_create(struct outbox *outbox, const struct model *model, struct outb
     size_t floats = lent || packed ? 0 : round_up(model->float_count * sizeof(float));
     size_t halves = dtype == DTYPE_BFLOAT16 ? round_up(model->float_count * sizeof(uint16_t)) : 0;
     size_t size = floats + halves + round_up(outbox->rows);
-    uint8_t *memory = aligned_alloc(64, size);
-    if (!memory || (packed && !create_packed(outbox, lender))) {
-        free(memory);
-        outbox_destroy(outbox);
-        return error_set(error, "out of memory for the gradient of %zu floats", model->float_count);
+    uint8_t *memory = must_align(size, "a gradient to push");
+    if (packed) {
+        create_packed(outbox, lender);
     }
     memset(memory, 0, size); /* padding is sent along, and stays zero */
     outbox->memory = memory;
@@ -79,7 +76,6 @@ bool outbox_create(struct outbox *outbox, const struct model *model, struct outb
         outbox->values = (float *)(void *)memory;
     }
     outbox->present = (_Atomic unsigned char *)(memory + floats + halves);
-    return true;
 }
 
 void outbox_destroy(struct outbox *outbox)

@@ -67,8 +67,7 @@ struct outbox {
 /*
  * lender: NULL, or an outbox that lives longer, for the gradients before and after this one's; its residual is shared.
  */
-bool outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *lender,
-                   struct error *error);
+void outbox_create(struct outbox *outbox, const struct model *model, struct outbox_form form, struct outbox *lender);
 void outbox_destroy(struct outbox *outbox); /* fine on zeros */
 
 /* Clears it for the next gradient. */

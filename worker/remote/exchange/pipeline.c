@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/copy.h"
+#include "base/memory.h"
 #include "base/profile.h"
 
 struct errand {
@@ -161,43 +162,33 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
 
 /* --- Create and destroy --- */
 
-static bool create_memory(struct pipeline *pipeline, struct error *error)
+static void create_memory(struct pipeline *pipeline)
 {
+    static const char what[] = "cluster.pipeline_depth: choose a smaller one";
     const struct push_pull *exchange = pipeline->exchange;
     const struct outbox_form form = outbox_form(exchange->config);
-    pipeline->errands = calloc((size_t)pipeline->depth + 1, sizeof *pipeline->errands);
-    pipeline->mirror = calloc(exchange->model->float_count, sizeof(float));
-    pipeline->ready = calloc(exchange->model->float_count, sizeof(float));
-    if (!pipeline->errands || !pipeline->mirror || !pipeline->ready) {
-        return error_set(error, "out of memory for cluster.pipeline_depth %d: choose a smaller one", pipeline->depth);
-    }
+    pipeline->errands = must_zero((size_t)pipeline->depth + 1, sizeof *pipeline->errands, what);
+    pipeline->mirror = must_zero(exchange->model->float_count, sizeof(float), what);
+    pipeline->ready = must_zero(exchange->model->float_count, sizeof(float), what);
     for (int i = 0; i <= pipeline->depth; i++) {
         struct outbox *shared = i > 0 ? &pipeline->errands[0].outbox : NULL;
-        if (!outbox_create(&pipeline->errands[i].outbox, exchange->model, form, shared, error)) {
-            return false;
-        }
+        outbox_create(&pipeline->errands[i].outbox, exchange->model, form, shared);
     }
-    return true;
 }
 
 bool pipeline_create(struct pipeline **out, struct push_pull *exchange, struct engine *engine, int depth,
                      struct error *error)
 {
     assert(depth >= 1);
-    struct pipeline *pipeline = calloc(1, sizeof *pipeline);
+    struct pipeline *pipeline = must_zero(1, sizeof *pipeline, "a pipeline of pushes");
     *out = pipeline;
-    if (!pipeline) {
-        return error_set(error, "out of memory for a pipeline of pushes");
-    }
     pipeline->exchange = exchange;
     pipeline->engine = engine;
     pipeline->depth = depth;
     pthread_mutex_init(&pipeline->lock, NULL);
     pthread_cond_init(&pipeline->handed_over, NULL);
     pthread_cond_init(&pipeline->finished, NULL);
-    if (!create_memory(pipeline, error)) {
-        return false;
-    }
+    create_memory(pipeline);
     exchange->mirror = pipeline->mirror;
     pipeline->started = pthread_create(&pipeline->thread, NULL, carry, pipeline) == 0;
     return pipeline->started || error_set(error, "can't start a thread for pushes");

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/config/pace.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/profile.h"
 #include "base/simulation.h"
@@ -38,21 +39,18 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
                                    .writes_model = options->writes_model,
                                    .context = options->context,
                                    .count = cluster->ps_hosts.count};
-    exchange->parts = calloc((size_t)exchange->count, sizeof *exchange->parts);
-    exchange->ranges = malloc(PUSH_FRAME_RANGES * RANGE_BYTES);
-    exchange->bulk = calloc(PUSH_FRAME_RANGES, sizeof *exchange->bulk);
-    exchange->landing = malloc(LANDING_BYTES);
-    exchange->widened = malloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float));
+    static const char what[] = "connections to the parameter servers";
+    const size_t floats = options->model->float_count;
+    exchange->parts = must_zero((size_t)exchange->count, sizeof *exchange->parts, what);
+    exchange->ranges = must_alloc(PUSH_FRAME_RANGES * RANGE_BYTES, what);
+    exchange->bulk = must_zero(PUSH_FRAME_RANGES, sizeof *exchange->bulk, what);
+    exchange->landing = must_alloc(LANDING_BYTES, what);
+    exchange->widened = must_alloc(LANDING_BYTES / sizeof(uint16_t) * sizeof(float), what);
     const bool keeps_sent = sent_model_is_kept(cluster), halves = !keeps_sent && cluster->wire_dtype != WIRE_FLOAT32;
-    exchange->known = halves ? calloc(options->model->float_count, sizeof *exchange->known) : NULL;
-    exchange->sent_model = keeps_sent ? calloc(options->model->float_count, sizeof *exchange->sent_model) : NULL;
+    exchange->known = halves ? must_zero(floats, sizeof *exchange->known, what) : NULL;
+    exchange->sent_model = keeps_sent ? must_zero(floats, sizeof *exchange->sent_model, "the sent model") : NULL;
     exchange->sent_dtype = sent_model_gradient_dtype(cluster);
-    exchange->polled = calloc((size_t)exchange->count, sizeof *exchange->polled);
-    if (!exchange->polled || !exchange->parts || !exchange->ranges || !exchange->bulk || !exchange->landing ||
-        !exchange->widened || (halves && !exchange->known) || (keeps_sent && !exchange->sent_model)) {
-        push_pull_destroy(exchange);
-        return error_set(error, "out of memory for connections to %d parameter servers", cluster->ps_hosts.count);
-    }
+    exchange->polled = must_zero((size_t)exchange->count, sizeof *exchange->polled, what);
     for (int i = 0; i < exchange->count; i++) {
         struct shard_part *part = &exchange->parts[i];
         part->span_count = placement_spans(options->model, cluster->placement, exchange->count, i, part->spans);

@@ -17,6 +17,7 @@
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "net/message.h"
 #include "ps/rollout/decide.h"
@@ -308,16 +309,14 @@ static bool candidate_load(struct config *new, const struct config *here, const 
     struct config_setting settings[MAX_SETTINGS];
     char *texts[MAX_SETTINGS];
     int count = 0;
-    bool done = true;
-    for (const struct config_key *key = config_keys; done && key->section && count < MAX_SETTINGS; key++) {
+    for (const struct config_key *key = config_keys; key->section && count < MAX_SETTINGS; key++) {
         if (config_origin_of(here, key)->source == SOURCE_FLAG) {
             texts[count] = config_key_text(key, here);
             settings[count] = (struct config_setting){key->name, texts[count]};
-            done = texts[count] || error_set(error, "out of memory");
             count++;
         }
     }
-    done = done && config_load(new, path, settings, count, error);
+    const bool done = config_load(new, path, settings, count, error);
     for (int i = 0; i < count; i++) {
         free(texts[i]);
     }
@@ -327,7 +326,7 @@ static bool candidate_load(struct config *new, const struct config *here, const 
 static bool differs(const struct config_key *key, const struct config *one, const struct config *other)
 {
     char *a = config_key_text(key, one), *b = config_key_text(key, other);
-    bool differ = !a || !b || strcmp(a, b) != 0;
+    const bool differ = strcmp(a, b) != 0;
     free(a);
     free(b);
     return differ;
@@ -356,8 +355,8 @@ static bool candidate_local(const struct candidate_keys *keys, char **text, stru
                              keys->new->path, path);
         }
     }
-    *text = any ? config_keys_text(keys->new, comes_along, keys) : strdup("");
-    return *text || error_set(error, "out of memory");
+    *text = any ? config_keys_text(keys->new, comes_along, keys) : must_copy("");
+    return true;
 }
 
 static bool parse_text(struct config *config, const char *name, const char *text, struct error *error)
@@ -401,20 +400,19 @@ static bool candidate_show_local(const char *local, const char *new_local, struc
     return done;
 }
 
-static bool show_diff(const struct config *from, const struct config *to, int *count, struct error *error)
+/* Returns how many keys differ. */
+static int show_diff(const struct config *from, const struct config *to)
 {
     struct config_diff diff;
-    if (!config_diff(&diff, from, to, SCOPE_JOB, error)) {
-        return false;
-    }
-    *count = diff.count;
+    config_diff(&diff, from, to, SCOPE_JOB);
+    const int count = diff.count;
     for (int i = 0; i < diff.count; i++) {
         char line[1024];
         config_diff_line(&diff.changes[i], line, sizeof line);
         log_info("%s", line);
     }
     config_diff_free(&diff);
-    return true;
+    return count;
 }
 
 /* Shows the changes, and refuses those that can't be rolled out. */
@@ -427,8 +425,8 @@ static bool candidate_check(const struct candidate *both, enum rollout_kind *kin
         .programs = both->programs->programs,
     };
     const bool local_differs = strcmp(both->local, both->new_local) != 0;
-    int count;
-    if (!show_diff(running, new, &count, error) || !candidate_show_local(both->local, both->new_local, error)) {
+    const int count = show_diff(running, new);
+    if (!candidate_show_local(both->local, both->new_local, error)) {
         return false;
     }
     rollout_programs_show(both->programs);
@@ -457,9 +455,6 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
 {
     uint8_t key[OPERATOR_SECRET_KEY];
     char *target = config_job_text(both->new);
-    if (!target) {
-        return error_set(error, "out of memory");
-    }
     struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
                                 .may_lose = both->may_lose,
                                 .programs = both->programs->programs,
@@ -535,7 +530,6 @@ static bool ask_yes(const char *question)
 static bool confirm(const struct command_call *call, const struct candidate *both, struct error *error)
 {
     const bool doubtful = both->doubt[0] != '\0';
-    int count;
     if (!doubtful && command_switch(call, "yes")) {
         return true;
     }
@@ -550,9 +544,7 @@ static bool confirm(const struct command_call *call, const struct candidate *bot
     if (doubtful) {
         log_warning("%s", both->doubt);
         log_info("from this machine's own config to what ps 0 says is in force:");
-        if (!show_diff(call->config, both->running, &count, error)) {
-            return false;
-        }
+        show_diff(call->config, both->running);
     }
     return ask_yes(doubtful ? "Sign this, trusting ps 0 alone?" : "Roll this out?") ||
            error_set(error, "not rolled out");

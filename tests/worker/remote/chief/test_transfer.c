@@ -207,8 +207,8 @@ static void begin(const char *layers, const char *optimizer)
                                               .traffic = &bench.traffic,
                                               .given_up = given_up,
                                               .context = &bench};
-    if (!push_pull_create(&bench.exchange, &options, &error) ||
-        !checkpoint_state_create(&bench.state, &bench.model, &bench.config.train, &error)) {
+    checkpoint_state_create(&bench.state, &bench.model, &bench.config.train);
+    if (!push_pull_create(&bench.exchange, &options, &error)) {
         fail_msg("%s", error.text);
     }
     for (int i = 0; i < SERVERS; i++) {

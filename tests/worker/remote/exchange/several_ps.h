@@ -359,7 +359,7 @@ static inline void begin(int count, const char *layers, bool writes_model, const
                                               .needs_rejoin = needs_rejoin,
                                               .writes_model = writes_model};
     assert_true(push_pull_create(&bench.exchange, &options, &error));
-    assert_true(outbox_create(&bench.outbox, &bench.model, outbox_form(&bench.config), NULL, &error));
+    outbox_create(&bench.outbox, &bench.model, outbox_form(&bench.config), NULL);
     for (int i = 0; i < count; i++) {
         struct server *server = &servers[i];
         server->span_count = placement_spans(&bench.model, bench.config.cluster.placement, count, i, server->spans);

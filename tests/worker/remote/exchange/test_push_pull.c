@@ -48,7 +48,7 @@ static void begin(struct bench *bench, const struct engine_table *table, const c
                                         .context = bench,
                                         .quiet = true};
     assert_true(push_pull_create(&bench->exchange, &options, &error));
-    assert_true(outbox_create(&bench->outbox, &bench->ps.model, outbox_form(&bench->ps.config), NULL, &error));
+    outbox_create(&bench->outbox, &bench->ps.model, outbox_form(&bench->ps.config), NULL);
     assert_int_equal(push_pull_join(&bench->exchange, &error), EXCHANGE_OK);
 }
 

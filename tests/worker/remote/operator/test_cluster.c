@@ -21,7 +21,6 @@
 #include "base/process/signals.h"
 #include "base/progress.h"
 #include "ps/status.h"
-#include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 #include "worker/profile/trace.h"
 
@@ -697,42 +696,6 @@ static const char *run_without_members(const struct command_call *call)
     return heard();
 }
 
-/* Each place that allocates before members start fails once: it is said, and nothing is left of what was. */
-static void no_memory_for_members(void **state)
-{
-    const struct config_setting settings[] = {
-        {"insecure", "true"}, {"profile", "/tmp/test_cluster.profile"}, {"batch_size", "50"}};
-    const struct command_call call = {.command = &command_cluster, .config = &config};
-    char folder[] = "/tmp/test_cluster.XXXXXX";
-    struct error error;
-    int failures = 0;
-    (void)state;
-    assert_non_null(mkdtemp(folder));
-    assert_true(config_load(&config, NULL, settings, 3, &error));
-    setenv("TMPDIR", folder, 1);
-    no_memory_look();
-    run_without_members(&call);
-    const int places = no_memory_seen();
-    assert_int_equal(terminal.started, 1);
-    told();
-    for (int i = 0; i < places; i++) {
-        no_memory_at(i);
-        const char *text = run_without_members(&call);
-        const bool has_failed = no_memory_failed(); /* keys are random, and so is what they take */
-        assert_null(strstr(told(), " of 0\n"));     /* where there are no members there is no profile of them */
-        assert_int_equal(times(text, "ps 0 can't be started"), terminal.started);
-        if (has_failed && !strstr(text, "emory")) {
-            fail_msg("place %d of %d: %s", i, places, text);
-        }
-        failures += terminal.started == 0;
-    }
-    unsetenv("TMPDIR");
-    assert_true(failures > 10);
-    assert_int_equal(rmdir(folder), 0); /* nothing is left in it */
-    config_free(&config);
-    memset(&terminal, 0, sizeof terminal);
-}
-
 /* Nor can it begin where this process may open but a few files more. */
 static void no_files(void **state)
 {
@@ -809,7 +772,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_early_interrupt),
         cmocka_unit_test(a_member_that_can_not_be_started),
         cmocka_unit_test(a_member_that_can_not_be_run),
-        cmocka_unit_test(no_memory_for_members),
         cmocka_unit_test(no_files),
         cmocka_unit_test(keys_of_a_cluster),
         cmocka_unit_test(no_folder),

@@ -11,7 +11,6 @@
 
 #include "base/cli/commands.h"
 #include "base/log.h"
-#include "tests/no_memory.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
@@ -472,27 +471,6 @@ static void a_ps_is_silent(void **state)
     end();
 }
 
-/* Each place that allocates fails once: what can be shown is shown, and else it is said. */
-static void no_memory_to_look(void **state)
-{
-    const char *text;
-    (void)state;
-    for (int json = 0; json < 2; json++) {
-        begin_all();
-        no_memory_look();
-        assert_int_equal(run(json, &text), COMMAND_DONE);
-        const int places = no_memory_seen();
-        for (int i = 0; i < places; i++) {
-            listen_in();
-            no_memory_at(i);
-            run(json, &text);
-            no_memory_failed();
-            assert_string_not_equal(text, "");
-        }
-        end();
-    }
-}
-
 static void no_cluster(void **state)
 {
     const struct command_call call = {.command = &command_status, .config = &config, .values = {NULL}};
@@ -517,7 +495,6 @@ int main(void)
         cmocka_unit_test(a_second_look),
         cmocka_unit_test(workers_that_are_not_listed),
         cmocka_unit_test(a_ps_is_silent),
-        cmocka_unit_test(no_memory_to_look),
         cmocka_unit_test(no_cluster),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,7 +16,6 @@
 #include "base/cli/commands.h"
 #include "base/clock.h"
 #include "ps/status.h"
-#include "tests/no_memory.h"
 #include "tests/worker/remote/story.h"
 
 enum { MEMBERS = 4 }; /* ps 0, ps 1, worker 0, worker 1 */
@@ -83,8 +82,6 @@ static void set_members(void)
 static const char named[] = "{\"fleet\":{\"name\":\"a fleet\"}}";
 static const char *file = named; /* config.json */
 
-static int fails_at = -1; /* the place that allocates and fails once; -1: none does */
-
 /* The command, with these settings, once. */
 static int run(const struct config_setting *settings, int count, const char **text)
 {
@@ -96,13 +93,7 @@ static int run(const struct config_setting *settings, int count, const char **te
     }
     listen_in();
     const int files = open_files();
-    if (fails_at >= 0) {
-        no_memory_at(fails_at);
-    }
     const int status = command_top.run(&call);
-    if (fails_at >= 0) {
-        no_memory_failed();
-    }
     assert_int_equal(open_files(), files);
     *text = heard();
     config_free(&config);
@@ -342,38 +333,14 @@ static void look_once(const struct top_source *source, const struct top_options 
     }
 }
 
-/* Each place that allocates fails once: it is said, or done without. Nor does it begin without files. */
-static void shortages(void **state)
+/* It does not begin without files. */
+static void no_files(void **state)
 {
     const struct config_setting member[] = {{"insecure", "true"}, {"http", "127.0.0.1:1"}};
     struct rlimit before;
     struct error error;
-    const char *text;
-    int failures = 0;
     (void)state;
     set_members();
-    for (int of_fleet = 0; of_fleet < 2; of_fleet++) {
-        look = of_fleet ? look_once : NULL;
-        for (int places = 1; fails_at < places; fails_at++) {
-            memset(&shown, 0, sizeof shown);
-            assert_true(board_create(&shown.board, "", 0, "", &error));
-            if (fails_at < 0) {
-                no_memory_look();
-            }
-            const int status = of_fleet ? run(plain, 4, &text) : run(member, 2, &text);
-            if (fails_at < 0) {
-                places = no_memory_seen();
-                assert_int_equal(status, COMMAND_DONE);
-            }
-            if (times(text, "emory") == 0 && status != COMMAND_DONE) {
-                fail_msg("%s", text);
-            }
-            failures += status != COMMAND_DONE;
-            board_destroy(&shown.board);
-        }
-        fails_at = -1;
-    }
-    assert_true(failures > 1);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     listen_in();
     const struct rlimit none = {0, before.rlim_max};
@@ -383,18 +350,17 @@ static void shortages(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
     const int status = command_top.run(&call);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    text = heard();
+    const char *text = heard();
     config_free(&config);
     assert_int_equal(status, COMMAND_FAILED);
     assert_int_equal(times(text, "Too many open files"), 1);
-    look = NULL;
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers), cmocka_unit_test(no_name_and_no_end), cmocka_unit_test(changes),
-        cmocka_unit_test(sources), cmocka_unit_test(shortages),
+        cmocka_unit_test(sources), cmocka_unit_test(no_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,9 +71,8 @@ enum exchange_result push_pull_await_round(struct push_pull *exchange, int64_t a
 static inline void begin_evaluation(struct evaluation *evaluation)
 {
     static const struct config_train train;
-    struct error error;
-    assert_true(evaluation_create(
-        evaluation, &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0}, &error));
+    evaluation_create(evaluation,
+                      &(struct evaluation_options){.train = &train, .outputs = CLASSES, .targets = 0});
 }
 
 enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
@@ -166,7 +165,9 @@ bool pipeline_create(struct pipeline **pipeline, struct push_pull *exchange, str
     static struct model model;
     model_layout(&model, &exchange->config->model);
     *pipeline = (struct pipeline *)(void *)&pipe_line;
-    return outbox_create(&pipe_line.outbox, &model, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL, error);
+    (void)error;
+    outbox_create(&pipe_line.outbox, &model, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL);
+    return true;
 }
 
 void pipeline_destroy(struct pipeline *pipeline)
