@@ -77,13 +77,13 @@ flags_for = $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma) \
 differ   = $(subst x$(1),,x$(2))$(subst x$(2),,x$(1))
 remember = $(if $(call differ,$(strip $(file <$(1))),$(strip $(2))),$(shell mkdir -p $(dir $(1)))$(file >$(1),$(2)))
 
-libraries   := cjson libsodium zlib llhttp mbedtls $(if $(filter x86_64,$(machine)),intel-ipsec-mb)
+libraries := cjson libsodium zlib libspng libjpeg-turbo llhttp mbedtls $(if $(filter x86_64,$(machine)),intel-ipsec-mb)
 musl_libs   := $(foreach library,$(libraries),build/deps/$(library).musl)
 native_libs := $(foreach library,$(libraries),build/deps/$(library).native)
 # mbedTLS leaves this to net/tls/x25519.c, which is linked by name because the archive that contains it comes first.
 x25519      := mbedtls_ecp_mul mbedtls_ecp_mul_restartable
-link_with   := $(x25519:%=-Wl,--wrap=%) -Wl,-u,__wrap_mbedtls_ecp_mul -lmbedtls -lcjson -lllhttp -lsodium -lz \
-	$(if $(filter x86_64,$(machine)),-lintel-ipsec-mb) -lm -lpthread
+link_with   := $(x25519:%=-Wl,--wrap=%) -Wl,-u,__wrap_mbedtls_ecp_mul -lmbedtls -lcjson -lllhttp -lsodium -lspng \
+	-ljpeg -lz $(if $(filter x86_64,$(machine)),-lintel-ipsec-mb) -lm -lpthread
 
 $(call remember,build/product/flags,$(product) $(cppflags) $(link_with))
 # The same number of digits of a commit in every clone.
@@ -113,7 +113,7 @@ $(packages): base/deps/packages
 	@touch $@
 
 # Both scripts check again, by content, whether there is anything to do: a fresh checkout must not rebuild for minutes.
-build/deps/%.source: base/deps/fetch | $(packages)
+build/deps/%.source: base/deps/fetch base/deps/digests | $(packages)
 	@base/deps/fetch $* build/deps/source/$*
 	@touch $@
 
@@ -125,6 +125,9 @@ $(musl_libs): build/deps/%.musl: build/deps/%.source build/deps/musl.musl base/d
 	+@MAKE="$(MAKE)" MBEDTLS_CONFIG=$(mbedtls_config) \
 		base/deps/build $* musl build/deps/source/$* build/deps
 	@touch $@
+
+# It inflates with zlib, whose headers it needs.
+build/deps/libspng.musl: build/deps/zlib.musl
 
 # After the musl flavour, which puts the headers in place.
 $(native_libs): build/deps/%.native: build/deps/%.musl

@@ -39,6 +39,8 @@ enum device_kind { DEVICE_AUTO, DEVICE_CPU, DEVICE_GPU };
 enum { LAYER_ANYWHERE, LAYER_ON_CPU, LAYER_ON_GPU }; /* train.placement; LAYER_ON_GPU + N: gpu:N */
 enum data_source { DATA_AUTO, DATA_IDX, DATA_SYNTHETIC, DATA_TFRECORD, DATA_FOLDERS, DATA_TABLE };
 enum label_dtype { LABEL_AUTO, LABEL_UINT8, LABEL_INT32, LABEL_INT64, LABEL_FLOAT32, LABEL_FLOAT64 };
+enum picture_color { COLOR_AUTO, COLOR_GRAY, COLOR_RGB };
+enum picture_fit { PICTURE_FIT_AUTO, PICTURE_FIT_SCALE, PICTURE_FIT_DIGITS };
 enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
 /* Values as the order of a numeric date's parts; DATES_AUTO: found in the column. */
 enum table_dates { DATES_AUTO, DATES_DMY, DATES_MDY, DATES_YMD };
@@ -219,6 +221,13 @@ static inline bool config_asks_some(const struct config_train *train)
     return train->participation > 0 && train->participation < 1;
 }
 
+/* The pictures that a model learns from. */
+struct image_shape {
+    int height, width; /* 0: not known */
+    int channels;      /* 1: grey; 3: red, green and blue of each pixel in turn */
+    bool digits;       /* other pictures are normalised like the digits of MNIST, not only scaled */
+};
+
 struct config_data {
     char *data_dir;
     enum data_source data_source;
@@ -233,8 +242,13 @@ struct config_data {
     char *image_feature, *label_feature; /* of their tf.train.Examples */
     enum label_dtype label_dtype;        /* of labels that are raw bytes */
     enum label_dtype feature_dtype;      /* of a table's other features that are raw bytes; auto: left out */
-    bool new_data;                       /* a run may go on with other data than it was trained on */
-    int max_bad_records;                 /* damaged records to skip per part */
+    enum picture_color color;            /* of pictures; auto: in colour if any training picture is stored so */
+    char *image_size;                    /* "auto", "32" or "32x48" (height x width) */
+    enum picture_fit image_fit;          /* how pictures of another size are fitted */
+    /* Not a key: what follows from those three and the training set, or from a checkpoint. height 0: not known yet. */
+    struct image_shape shape;
+    bool new_data;                    /* a run may go on with other data than it was trained on */
+    int max_bad_records;              /* damaged records to skip per part */
     int memory_mb;                    /* for images; a larger set streams from disk; 0 = half of the available memory */
     int shuffle_buffer;               /* images shuffled together when streaming */
     enum data_sharding data_sharding; /* how images are divided among the workers of a cluster */

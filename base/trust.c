@@ -528,9 +528,12 @@ bool trust_begin(struct error *error)
                          "ug-s %s",
                          program, program);
     }
-    return !has_gained_capabilities() ||
-           error_set(error,
-                     "%s has file capabilities: its config would lend them to whoever starts it; run: setcap -r %s, "
-                     "and have the service manager give them (AmbientCapabilities), or pass a socket",
-                     program, program);
+    if (has_gained_capabilities()) {
+        return error_set(error,
+                         "%s has file capabilities: its config would lend them to whoever starts it; run: setcap -r "
+                         "%s, and have the service manager give them (AmbientCapabilities), or pass a socket",
+                         program, program);
+    }
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); /* nor does anything that it starts gain any */
+    return true;
 }

@@ -15,7 +15,7 @@ enum { HALF = HANDSHAKE_TOKEN_SIZE / 2 };
 
 void handshake_token_add_key(struct handshake_token_keys *keys, const uint8_t *secret, size_t size)
 {
-    static const char purpose[] = "trainer: keys of passes"; /* on the wire: net/PROTOCOL.md */
+    static const char purpose[] = "trainer: key of handshake tokens"; /* net/PROTOCOL.md */
     if (keys->count < HANDSHAKE_TOKEN_KEYS) {
         crypto_generichash(keys->keys[keys->count++], sizeof keys->keys[0], secret, size, (const uint8_t *)purpose,
                            sizeof purpose - 1);

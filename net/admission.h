@@ -20,8 +20,8 @@
 
 /*
  * A token is the random field of TLS's ClientHello, whose second half authenticates the first. Its key is derived from
- * the fleet key, or from the authority's certificate, which members keep and never send. A token only shows that a TLS
- * handshake is worthwhile; TLS itself is unchanged.
+ * a random secret in the key file, the same in all keys of a fleet, and in nothing that is sent. A token only shows
+ * that a TLS handshake is worthwhile; TLS itself is unchanged.
  */
 
 enum {

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include <mbedtls/ecp.h>
 #include <mbedtls/pem.h>
 #include <sodium.h>
 
@@ -22,7 +21,12 @@ enum {
     PEM_BYTES = 4096, /* room for one of our keys or certificates as PEM */
     SERIAL_BYTES = 16,
     AUTHORITY_DAYS = 3650,
+    TOKEN_SECRET = 32,
 };
+
+/* In a fleet key, and in the keys of an authority and of all its members: the secret of their handshake tokens. */
+#define TOKEN_HEAD "-----BEGIN TRAINER HANDSHAKE SECRET-----"
+#define TOKEN_FOOT "-----END TRAINER HANDSHAKE SECRET-----"
 
 static bool check_key(const char *path, struct error *error)
 {
@@ -33,8 +37,35 @@ static bool check_key(const char *path, struct error *error)
     return trust_secret(path, "key", error);
 }
 
-/* Reads all certificates of a PEM file and, if key is not NULL, its private key. */
-static bool read_pem(const char *path, mbedtls_x509_crt *certificates, mbedtls_pk_context *key, struct error *error)
+/* What a key file holds besides certificates; the owner wipes the secret. */
+struct private_part {
+    mbedtls_pk_context key;
+    uint8_t secret[TOKEN_SECRET];
+};
+
+static void free_private(struct private_part *part)
+{
+    mbedtls_pk_free(&part->key);
+    sodium_memzero(part->secret, sizeof part->secret);
+}
+
+static bool parse_secret(const uint8_t *text, uint8_t secret[TOKEN_SECRET])
+{
+    mbedtls_pem_context pem;
+    size_t used;
+    mbedtls_pem_init(&pem);
+    const bool done = mbedtls_pem_read_buffer(&pem, TOKEN_HEAD, TOKEN_FOOT, text, NULL, 0, &used) == 0 &&
+                      pem.MBEDTLS_PRIVATE(buflen) == TOKEN_SECRET;
+    if (done) {
+        memcpy(secret, pem.MBEDTLS_PRIVATE(buf), TOKEN_SECRET);
+    }
+    mbedtls_pem_free(&pem); /* which wipes it */
+    return done;
+}
+
+/* Reads all certificates of a PEM file and, if `private` is not NULL, its private key and secret. */
+static bool read_pem(const char *path, mbedtls_x509_crt *certificates, struct private_part *private,
+                     struct error *error)
 {
     uint8_t *bytes = NULL;
     size_t size = 0;
@@ -49,10 +80,17 @@ static bool read_pem(const char *path, mbedtls_x509_crt *certificates, mbedtls_p
         error_set(error, "%s: holds no certificate, or a damaged one (%s)", path, text);
         goto out;
     }
-    result = key ? mbedtls_pk_parse_key(key, bytes, size + 1, NULL, 0, tls_random, NULL) : 0;
+    result = private ? mbedtls_pk_parse_key(&private->key, bytes, size + 1, NULL, 0, tls_random, NULL) : 0;
     if (result != 0) {
         tls_describe(result, text);
         error_set(error, "%s: holds no private key, or a damaged one (%s)", path, text);
+        goto out;
+    }
+    if (private && !parse_secret(bytes, private->secret)) {
+        error_set(error,
+                  "%s: holds no handshake secret, or a damaged one; make all keys of the fleet again with: "
+                  "trainer keygen",
+                  path);
         goto out;
     }
     done = true;
@@ -60,20 +98,6 @@ out:
     sodium_memzero(bytes, size);
     free(bytes);
     return done;
-}
-
-/* --- Handshake tokens --- */
-
-/* Derives a fleet key's secret from its private half. */
-static void add_token_key_of(struct credentials *credentials, mbedtls_pk_context *key)
-{
-    uint8_t secret[MBEDTLS_ECP_MAX_BYTES];
-    size_t size = 0;
-    if (mbedtls_pk_get_type(key) == MBEDTLS_PK_ECKEY &&
-        mbedtls_ecp_write_key_ext(mbedtls_pk_ec(*key), &size, secret, sizeof secret) == 0) {
-        handshake_token_add_key(&credentials->token_keys, secret, size);
-    }
-    sodium_memzero(secret, sizeof secret);
 }
 
 const struct handshake_token_keys *credentials_token_keys(const struct credentials *credentials)
@@ -100,7 +124,7 @@ static bool trust_beside(struct credentials *credentials, const char *path, cons
 {
     char beside[4096];
     mbedtls_x509_crt certificates, again;
-    mbedtls_pk_context key;
+    struct private_part private = {.secret = {0}};
     struct error ignored;
     int length = snprintf(beside, sizeof beside, "%s%s", path, suffix);
     if (length >= (int)sizeof beside || !file_exists(beside)) {
@@ -108,16 +132,16 @@ static bool trust_beside(struct credentials *credentials, const char *path, cons
     }
     mbedtls_x509_crt_init(&certificates);
     mbedtls_x509_crt_init(&again);
-    mbedtls_pk_init(&key);
+    mbedtls_pk_init(&private.key);
     bool done = read_pem(beside, &certificates, NULL, error);
     if (done && (certificates.next || !is_self_signed(&certificates))) {
         done = error_set(error, "%s: is not a fleet key", beside);
     }
     done = done && append(&credentials->trusted, &certificates, error);
-    if (done && read_pem(beside, &again, &key, &ignored)) { /* only tokens need the private key */
-        add_token_key_of(credentials, &key);
+    if (done && read_pem(beside, &again, &private, &ignored)) { /* only tokens need what is secret in it */
+        handshake_token_add_key(&credentials->token_keys, private.secret, TOKEN_SECRET);
     }
-    mbedtls_pk_free(&key);
+    free_private(&private);
     mbedtls_x509_crt_free(&again);
     mbedtls_x509_crt_free(&certificates);
     return done;
@@ -140,7 +164,6 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
             return error_set(error, "%s: a fleet key has one certificate; for a second one see `trainer help keygen`",
                              path);
         }
-        add_token_key_of(credentials, &credentials->key);
         return append(&credentials->trusted, found, error) && trust_beside(credentials, path, ".next", error) &&
                trust_beside(credentials, path, ".previous", error);
     }
@@ -151,7 +174,6 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
         if (!append(&credentials->trusted, next, error)) {
             return false;
         }
-        handshake_token_add_key(&credentials->token_keys, next->raw.p, next->raw.len);
     }
     if (!tls_common_name(found, name, sizeof name)) {
         return error_set(error, "%s: the certificate has no common name", path);
@@ -162,6 +184,7 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
 bool credentials_load(struct credentials **credentials, const char *path, struct error *error)
 {
     mbedtls_x509_crt found;
+    struct private_part private = {.secret = {0}};
     *credentials = NULL;
     if (!tls_start(error)) {
         return false;
@@ -171,14 +194,19 @@ bool credentials_load(struct credentials **credentials, const char *path, struct
         return error_set(error, "out of memory for the key in %s", path);
     }
     new->member.index = MEMBER_ANY_INDEX;
-    mbedtls_pk_init(&new->key);
+    mbedtls_pk_init(&private.key);
     mbedtls_x509_crt_init(&new->own);
     mbedtls_x509_crt_init(&new->trusted);
     mbedtls_ssl_config_init(&new->client);
     mbedtls_ssl_config_init(&new->server);
     mbedtls_x509_crt_init(&found);
-    bool done =
-        read_pem(path, &found, &new->key, error) && sort_out(new, &found, path, error) && tls_configure(new, error);
+    bool done = read_pem(path, &found, &private, error);
+    new->key = private.key; /* moved */
+    if (done) {
+        handshake_token_add_key(&new->token_keys, private.secret, TOKEN_SECRET);
+    }
+    sodium_memzero(&private, sizeof private);
+    done = done && sort_out(new, &found, path, error) && tls_configure(new, error);
     mbedtls_x509_crt_free(&found);
     if (!done) {
         credentials_free(new);
@@ -226,6 +254,7 @@ struct draft {
     mbedtls_pk_context *subject_key, *issuer_key;
     char from[16], to[16]; /* "20260101000000" */
     bool authority;        /* may sign others */
+    const uint8_t *secret; /* [TOKEN_SECRET], of the authority; NULL: a new one */
 };
 
 static void format_date(time_t when, char text[16])
@@ -266,11 +295,26 @@ static int generate_key(mbedtls_pk_context *key)
     return result ? result : mbedtls_ecp_gen_key(MBEDTLS_ECP_DP_SECP256R1, mbedtls_pk_ec(*key), tls_random, NULL);
 }
 
-/* Makes a key, gets `wanted` signed for it, and writes key, certificate and, if given, the authority's certificate. */
+static int write_secret(const uint8_t *secret, unsigned char pem[PEM_BYTES])
+{
+    uint8_t bytes[TOKEN_SECRET];
+    size_t size;
+    if (secret) {
+        memcpy(bytes, secret, sizeof bytes);
+    } else {
+        randombytes_buf(bytes, sizeof bytes);
+    }
+    const int result =
+        mbedtls_pem_write_buffer(TOKEN_HEAD "\n", TOKEN_FOOT "\n", bytes, sizeof bytes, pem, PEM_BYTES, &size);
+    sodium_memzero(bytes, sizeof bytes);
+    return result;
+}
+
+/* Makes a key, gets `wanted` signed for it, and writes key, secret, certificate and, if given, the authority's. */
 static bool create(const struct draft *wanted, const unsigned char *authority, const char *path, struct error *error)
 {
     mbedtls_pk_context key;
-    unsigned char key_pem[PEM_BYTES], certificate_pem[PEM_BYTES];
+    unsigned char key_pem[PEM_BYTES], secret_pem[PEM_BYTES], certificate_pem[PEM_BYTES];
     char text[128];
     mbedtls_pk_init(&key);
     struct draft draft = *wanted;
@@ -281,6 +325,7 @@ static bool create(const struct draft *wanted, const unsigned char *authority, c
     bool done = false;
     int result = generate_key(&key);
     result = result ? result : mbedtls_pk_write_key_pem(&key, key_pem, sizeof key_pem);
+    result = result ? result : write_secret(draft.secret, secret_pem);
     result = result ? result : write_certificate(&draft, certificate_pem);
     if (result != 0) {
         tls_describe(result, text);
@@ -288,12 +333,14 @@ static bool create(const struct draft *wanted, const unsigned char *authority, c
         goto out;
     }
     const struct file_part parts[] = {{key_pem, strlen((const char *)key_pem)},
+                                      {secret_pem, strlen((const char *)secret_pem)},
                                       {certificate_pem, strlen((const char *)certificate_pem)},
                                       {authority, authority ? strlen((const char *)authority) : 0}};
-    done = file_write_new(path, 0600, parts, authority ? 3 : 2, error);
+    done = file_write_new(path, 0600, parts, authority ? 4 : 3, error);
 out:
     mbedtls_pk_free(&key);
     sodium_memzero(key_pem, sizeof key_pem);
+    sodium_memzero(secret_pem, sizeof secret_pem);
     return done;
 }
 
@@ -320,17 +367,17 @@ bool credentials_create_member(const char *folder, const struct member *member, 
 {
     char authority_path[4096], name[MEMBER_TEXT], subject[MEMBER_TEXT + 4], issuer[512];
     mbedtls_x509_crt authority;
-    mbedtls_pk_context key;
+    struct private_part private = {.secret = {0}};
     unsigned char pem[PEM_BYTES];
     size_t pem_size = 0;
     if (!tls_start(error) || !file_join(authority_path, sizeof authority_path, folder, "ca.key", error)) {
         return false;
     }
     mbedtls_x509_crt_init(&authority);
-    mbedtls_pk_init(&key);
+    mbedtls_pk_init(&private.key);
     member_format(member, ':', name);
     snprintf(subject, sizeof subject, "CN=%s", name);
-    struct draft draft = {.subject = subject, .issuer = issuer, .issuer_key = &key};
+    struct draft draft = {.subject = subject, .issuer = issuer, .issuer_key = &private.key, .secret = private.secret};
     format_date(time(NULL) - 86400, draft.from);
     format_date(time(NULL) + (time_t)days * 86400, draft.to);
     bool done = false;
@@ -338,7 +385,7 @@ bool credentials_create_member(const char *folder, const struct member *member, 
         error_set(error, "%s: does not exist; make it with: trainer keygen --ca=%s", authority_path, folder);
         goto out;
     }
-    if (!read_pem(authority_path, &authority, &key, error)) {
+    if (!read_pem(authority_path, &authority, &private, error)) {
         goto out;
     }
     if (mbedtls_x509_dn_gets(issuer, sizeof issuer, &authority.subject) < 0 ||
@@ -349,7 +396,7 @@ bool credentials_create_member(const char *folder, const struct member *member, 
     }
     done = create(&draft, pem, path, error);
 out:
-    mbedtls_pk_free(&key);
+    free_private(&private);
     mbedtls_x509_crt_free(&authority);
     return done;
 }

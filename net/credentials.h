@@ -2,12 +2,13 @@
  * What a member authenticates itself with, and whom it trusts.
  *
  * One PEM file, in one of two forms, distinguished by its content:
- *  - a fleet key: a private key and a self-signed certificate, the same file on all members. Every member presents it
+ *  - a fleet key: a private key, the secret of handshake tokens (net/admission.h) and a self-signed certificate, the
+ *    same file on all members. Every member presents it
  *    and accepts exactly it; its dates and names are ignored, so no clock is needed. During key rotation a second one
  *    is trusted: `FILE.next` or `FILE.previous` beside it.
- *  - a member's key: a private key, its certificate, and the certificate of the authority that signed it. The
- *    certificate's common name is the member ("worker:1", "ps" for any ps, "operator"); signature, dates and name are
- *    checked on both sides.
+ *  - a member's key: a private key, the secret that all keys of one authority share, its certificate, and the
+ *    certificate of the authority that signed it. The certificate's common name is the member ("worker:1", "ps" for
+ *    any ps, "operator"); signature, dates and name are checked on both sides.
  *
  * Credentials are immutable once loaded and may be shared by all connections and threads. Private keys are wiped when
  * freed and never appear in a message.
@@ -45,7 +46,7 @@ const struct handshake_token_keys *credentials_token_keys(const struct credentia
 /* Writes a new fleet key to `path`, mode 0600; fails if the file exists. */
 bool credentials_create_fleet_key(const char *path, struct error *error);
 
-/* Writes `folder`/ca.key (the authority's private key and certificate, mode 0600); fails if it exists. */
+/* Writes `folder`/ca.key (the authority's private key, secret and certificate, mode 0600); fails if it exists. */
 bool credentials_create_authority(const char *folder, struct error *error);
 
 /* Writes a key for `member`, signed by `folder`/ca.key and valid for `days`, to `path`, mode 0600. */

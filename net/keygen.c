@@ -24,6 +24,7 @@ static const struct command_flag keygen_flags[] = {
     {"ca", "DIR", "create a certificate authority there or, with --member, use it"},
     {"member", "WHO", "make a key for ps:0, worker:1, ps or worker (any index), or operator"},
     {"operator", "FILE", "create the operator's key pair, which signs configs for `trainer rollout`"},
+    {"passphrase", NULL, "lock the operator's key with a passphrase, which is asked for whenever it signs"},
     {"days", "N", "how long a member's certificate is valid (365)"},
     {NULL, NULL, NULL},
 };
@@ -42,7 +43,10 @@ static const char keygen_details[] =
     "    must be right. Start the member with --fleet_key=worker1.key.\n"
     "trainer keygen --operator=operator.key\n"
     "    The key pair of the operator, who may change the config of a running fleet (`trainer help rollout`).\n"
-    "    Keep operator.key secret; copy operator.key.pub to every machine, beside config.json, as operator.pub.\n";
+    "    Keep operator.key secret; copy operator.key.pub to every machine, beside config.json, as operator.pub.\n"
+    "    With --passphrase the key is of no use to whoever copies the file. It is asked for on the terminal; where "
+    "there\n"
+    "    is none, set TRAINER_OPERATOR_PASSPHRASE.\n";
 
 static int misuse(const char *what)
 {
@@ -50,12 +54,29 @@ static int misuse(const char *what)
     return COMMAND_MISUSED;
 }
 
-static bool create_operator(const char *path, char known_as[MINISIGN_KEY_TEXT], struct error *error)
+/* Asks twice, unless the environment says it. */
+static bool choose_passphrase(char passphrase[OPERATOR_PASSPHRASE], struct error *error)
 {
+    char again[OPERATOR_PASSPHRASE];
+    bool done = operator_key_ask("passphrase for the new key", passphrase, error) &&
+                operator_key_ask("the same again", again, error);
+    if (done && (passphrase[0] == '\0' || strcmp(passphrase, again) != 0)) {
+        done = error_set(error, passphrase[0] == '\0' ? "the passphrase is empty" : "the two passphrases differ");
+    }
+    sodium_memzero(again, sizeof again);
+    return done;
+}
+
+static bool create_operator(const char *path, bool is_locked, char known_as[MINISIGN_KEY_TEXT], struct error *error)
+{
+    char passphrase[OPERATOR_PASSPHRASE] = "";
     char public_path[PATH_MAX];
     uint8_t public_key[OPERATOR_PUBLIC_KEY];
     struct minisign_key key;
-    if (!operator_key_create(path, error)) {
+    const bool created =
+        (!is_locked || choose_passphrase(passphrase, error)) && operator_key_create(path, passphrase, error);
+    sodium_memzero(passphrase, sizeof passphrase);
+    if (!created) {
         return false;
     }
     snprintf(public_path, sizeof public_path, "%s.pub", path);
@@ -74,6 +95,7 @@ static int run_keygen(const struct command_call *call)
     const char *who = command_value(call, "member");
     const char *operator_key = command_value(call, "operator");
     const char *days_text = command_value(call, "days");
+    const bool is_locked = command_switch(call, "passphrase");
     struct error error;
     struct member member;
     long days = DEFAULT_DAYS;
@@ -84,6 +106,9 @@ static int run_keygen(const struct command_call *call)
         if (end == days_text || *end != '\0' || days < 1 || days > MAX_DAYS) {
             return misuse("--days must be a whole number from 1 to 36500");
         }
+    }
+    if (is_locked && !operator_key) {
+        return misuse("--passphrase needs --operator");
     }
     if (operator_key && (out || ca || who || days_text)) {
         return misuse("--operator cannot be combined with other flags");
@@ -106,7 +131,7 @@ static int run_keygen(const struct command_call *call)
     if (who && !member_parse(who, &member, &error)) {
         return misuse(error.text);
     }
-    bool done = operator_key ? create_operator(operator_key, known_as, &error)
+    bool done = operator_key ? create_operator(operator_key, is_locked, known_as, &error)
                 : who        ? credentials_create_member(ca, &member, (int)days, out, &error)
                 : ca         ? credentials_create_authority(ca, &error)
                              : credentials_create_fleet_key(out, &error);

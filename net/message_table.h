@@ -347,7 +347,8 @@
 
 #define MESSAGE_FIELDS_figures(FIELD)                                                                                  \
     FIELD(I32,    worker,          0,       "worker they belong to; in a request with bulk it is the sender, "         \
-                                            "whatever this says")
+                                            "whatever this says; in one of the chief -1 - N: forget those of "         \
+                                            "worker N")
 
 #define MESSAGE_FIELDS_rounds(FIELD)                                                                                   \
     FIELD(I32,    worker,          0,       "worker they belong to")                                                   \

@@ -2,22 +2,40 @@
 #include "net/operator_key.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <sodium.h>
 
 #include "base/file.h"
 #include "base/trust.h"
+#include "net/bytes.h"
 
 static const char secret_head[] = "trainer operator secret key 1\n";
+static const char locked_head[] = "trainer operator secret key 2\n"; /* by a passphrase */
 static const char public_head[] = "trainer operator public key 1\n";
 
-enum { MAX_FILE = 256 };
+enum { MAX_FILE = 512 };
+
+/* What follows the head of a locked key, in hex. */
+enum {
+    LOCKED_PUBLIC = 0,
+    LOCKED_PASSES = LOCKED_PUBLIC + OPERATOR_PUBLIC_KEY, /* of Argon2id */
+    LOCKED_KIB = LOCKED_PASSES + 4,                      /* its memory */
+    LOCKED_SALT = LOCKED_KIB + 4,
+    LOCKED_NONCE = LOCKED_SALT + crypto_pwhash_SALTBYTES,
+    LOCKED_BOX = LOCKED_NONCE + crypto_secretbox_NONCEBYTES,
+    LOCKED_BYTES = LOCKED_BOX + crypto_secretbox_MACBYTES + OPERATOR_SECRET_KEY,
+};
+
+/* Half a second of a processor; what a file may ask for at most. */
+enum { PASSES = 3, KIB = 128 << 10, MOST_PASSES = 32, MOST_KIB = 1 << 20 };
 
 static bool write_new(const char *path, mode_t mode, const char *head, const uint8_t *key, size_t size,
                       struct error *error)
@@ -32,7 +50,103 @@ static bool write_new(const char *path, mode_t mode, const char *head, const uin
     return done;
 }
 
-bool operator_key_create(const char *path, struct error *error)
+/* --- Locked by a passphrase --- */
+
+static bool derive(const uint8_t locked[LOCKED_BYTES], const char *passphrase, uint8_t key[crypto_secretbox_KEYBYTES],
+                   struct error *error)
+{
+    const uint32_t passes = get_le32(locked + LOCKED_PASSES), kib = get_le32(locked + LOCKED_KIB);
+    if (passes < crypto_pwhash_OPSLIMIT_MIN || passes > MOST_PASSES || kib < 8 || kib > MOST_KIB) {
+        return error_set(error, "asks for too much work");
+    }
+    return crypto_pwhash(key, crypto_secretbox_KEYBYTES, passphrase, strlen(passphrase), locked + LOCKED_SALT, passes,
+                         (size_t)kib << 10, crypto_pwhash_ALG_ARGON2ID13) == 0 ||
+           error_set(error, "out of memory for its passphrase: %u MiB", kib >> 10);
+}
+
+static bool lock(const uint8_t secret[OPERATOR_SECRET_KEY], const uint8_t public[OPERATOR_PUBLIC_KEY],
+                 const char *passphrase, uint8_t locked[LOCKED_BYTES], struct error *error)
+{
+    uint8_t key[crypto_secretbox_KEYBYTES];
+    memcpy(locked + LOCKED_PUBLIC, public, OPERATOR_PUBLIC_KEY);
+    put_le32(locked + LOCKED_PASSES, PASSES);
+    put_le32(locked + LOCKED_KIB, KIB);
+    randombytes_buf(locked + LOCKED_SALT, crypto_pwhash_SALTBYTES + crypto_secretbox_NONCEBYTES);
+    const bool done =
+        derive(locked, passphrase, key, error) &&
+        crypto_secretbox_easy(locked + LOCKED_BOX, secret, OPERATOR_SECRET_KEY, locked + LOCKED_NONCE, key) == 0;
+    sodium_memzero(key, sizeof key);
+    return done;
+}
+
+/* The box must hold the secret of the public key beside it. */
+static bool unlock(const uint8_t locked[LOCKED_BYTES], const char *passphrase, uint8_t secret[OPERATOR_SECRET_KEY],
+                   struct error *error)
+{
+    uint8_t key[crypto_secretbox_KEYBYTES], public[OPERATOR_PUBLIC_KEY];
+    if (!derive(locked, passphrase, key, error)) {
+        return false;
+    }
+    bool done = crypto_secretbox_open_easy(secret, locked + LOCKED_BOX, LOCKED_BYTES - LOCKED_BOX,
+                                           locked + LOCKED_NONCE, key) == 0;
+    sodium_memzero(key, sizeof key);
+    done = done && crypto_sign_ed25519_sk_to_pk(public, secret) == 0 &&
+           memcmp(public, locked + LOCKED_PUBLIC, sizeof public) == 0;
+    if (!done) {
+        sodium_memzero(secret, OPERATOR_SECRET_KEY);
+    }
+    return done || error_set(error, "the passphrase is another one, or the file is damaged");
+}
+
+/* One line, without showing it. */
+static bool read_line_unseen(int fd, char line[OPERATOR_PASSPHRASE])
+{
+    struct termios before, unseen;
+    if (tcgetattr(fd, &before) != 0) {
+        return false;
+    }
+    unseen = before;
+    unseen.c_lflag &= ~(tcflag_t)ECHO;
+    tcsetattr(fd, TCSAFLUSH, &unseen);
+    const ptrdiff_t size = read(fd, line, OPERATOR_PASSPHRASE - 1);
+    tcsetattr(fd, TCSAFLUSH, &before);
+    line[size > 0 ? size : 0] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+    return size > 0;
+}
+
+bool operator_key_ask(const char *prompt, char passphrase[OPERATOR_PASSPHRASE], struct error *error)
+{
+    const char *given = getenv("TRAINER_OPERATOR_PASSPHRASE");
+    if (given) {
+        return (size_t)snprintf(passphrase, OPERATOR_PASSPHRASE, "%s", given) < OPERATOR_PASSPHRASE ||
+               error_set(error, "TRAINER_OPERATOR_PASSPHRASE is longer than %d bytes", OPERATOR_PASSPHRASE - 1);
+    }
+    const int fd = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
+    bool done = fd >= 0;
+    if (done) {
+        dprintf(fd, "%s: ", prompt);
+        done = read_line_unseen(fd, passphrase);
+        dprintf(fd, "\n");
+        close(fd);
+    }
+    return done || error_set(error, "%s: there is no terminal to ask on; set TRAINER_OPERATOR_PASSPHRASE", prompt);
+}
+
+/* --- Files --- */
+
+static bool write_secret(const char *path, const uint8_t secret[OPERATOR_SECRET_KEY],
+                         const uint8_t public[OPERATOR_PUBLIC_KEY], const char *passphrase, struct error *error)
+{
+    uint8_t locked[LOCKED_BYTES];
+    if (!passphrase || passphrase[0] == '\0') {
+        return write_new(path, 0600, secret_head, secret, OPERATOR_SECRET_KEY, error);
+    }
+    return lock(secret, public, passphrase, locked, error) &&
+           write_new(path, 0600, locked_head, locked, sizeof locked, error);
+}
+
+bool operator_key_create(const char *path, const char *passphrase, struct error *error)
 {
     char public_path[PATH_MAX];
     uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
@@ -43,7 +157,7 @@ bool operator_key_create(const char *path, struct error *error)
         return error_set(error, "the system provides no random numbers");
     }
     crypto_sign_keypair(public_key, secret_key);
-    bool done = write_new(path, 0600, secret_head, secret_key, sizeof secret_key, error);
+    bool done = write_secret(path, secret_key, public_key, passphrase, error);
     if (done && !write_new(public_path, 0644, public_head, public_key, sizeof public_key, error)) {
         unlink(path);
         done = false;
@@ -71,14 +185,54 @@ static bool read_key(const char *path, const char *head, const char *what, uint8
                              path, what);
 }
 
-bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error)
+/* False without an error: it is not locked, or not a key at all. */
+static bool read_locked(const char *path, uint8_t locked[LOCKED_BYTES])
+{
+    struct error ignored;
+    return read_key(path, locked_head, "secret", locked, LOCKED_BYTES, &ignored);
+}
+
+static bool check_secret(const char *path, struct error *error)
 {
     struct stat status;
     if (stat(path, &status) != 0) {
         return error_set(error, "%s: %s; make a pair of keys with: trainer keygen --operator=%s", path, strerror(errno),
                          path);
     }
-    return trust_secret(path, "key", error) && read_key(path, secret_head, "secret", key, OPERATOR_SECRET_KEY, error);
+    return trust_secret(path, "key", error);
+}
+
+bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error)
+{
+    uint8_t locked[LOCKED_BYTES];
+    char passphrase[OPERATOR_PASSPHRASE], prompt[PATH_MAX + 32];
+    if (!check_secret(path, error)) {
+        return false;
+    }
+    if (!read_locked(path, locked)) {
+        return read_key(path, secret_head, "secret", key, OPERATOR_SECRET_KEY, error);
+    }
+    snprintf(prompt, sizeof prompt, "passphrase of %s", path);
+    const bool done = operator_key_ask(prompt, passphrase, error) &&
+                      (unlock(locked, passphrase, key, error) || error_wrap(error, "%s", path));
+    sodium_memzero(passphrase, sizeof passphrase);
+    return done;
+}
+
+bool operator_key_read_own_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
+{
+    uint8_t locked[LOCKED_BYTES], secret[OPERATOR_SECRET_KEY];
+    if (!check_secret(path, error)) {
+        return false;
+    }
+    if (read_locked(path, locked)) {
+        memcpy(key, locked + LOCKED_PUBLIC, OPERATOR_PUBLIC_KEY);
+        return true;
+    }
+    const bool done = read_key(path, secret_head, "secret", secret, sizeof secret, error) &&
+                      crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
+    sodium_memzero(secret, sizeof secret);
+    return done;
 }
 
 bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)

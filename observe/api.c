@@ -124,29 +124,38 @@ static void add_run(struct text_buffer *text, const struct api_run *run, const s
     if (run->extras.columns) {
         json_write_string(text, NULL, "columns");
     }
+    if (run->extras.classes) {
+        json_write_string(text, NULL, "classes");
+    }
     json_write_close(text, ']');
+    json_write_close(text, '}');
+}
+
+static void add_metrics(struct text_buffer *text, const char *name, const struct board_metric *metrics, int count)
+{
+    json_write_open(text, name, '{');
+    for (int i = 0; i < count; i++) {
+        json_write_number(text, metrics[i].name, metrics[i].value);
+    }
     json_write_close(text, '}');
 }
 
 static void add_progress(struct text_buffer *text, const struct board *board, const struct board_numbers *numbers)
 {
-    const bool ends = numbers->last_step >= 0;
+    const bool ends = numbers->last_step >= 0, is_over = numbers->state >= BOARD_DONE;
     const double left = (double)(numbers->last_step - numbers->global_step);
     json_write_open(text, "progress", '{');
     json_write_integer(text, "global_step", numbers->global_step);
     json_write_number(text, "last_step", ends ? (double)numbers->last_step : (double)NAN);
     json_write_number(text, "epoch", numbers->epoch);
     json_write_integer(text, "examples", numbers->examples);
-    json_write_number(text, "eta_s", !ends ? (double)NAN : left <= 0 ? 0 : left / board->steps_per_s);
+    json_write_number(text, "eta_s", !ends || is_over ? (double)NAN : left <= 0 ? 0 : left / board->steps_per_s);
     json_write_number(text, "steps_per_s", board->steps_per_s);
     json_write_number(text, "examples_per_s", board->examples_per_s);
     json_write_number(text, "learning_rate", numbers->learning_rate);
     json_write_number(text, "loss", board->loss);
-    json_write_open(text, "metrics", '{');
-    for (int i = 0; i < numbers->metric_count; i++) {
-        json_write_number(text, numbers->metrics[i].name, numbers->metrics[i].value);
-    }
-    json_write_close(text, '}');
+    add_metrics(text, "metrics", numbers->metrics, numbers->metric_count);
+    add_metrics(text, "test", numbers->test, numbers->test_count);
     if (numbers->best_step >= 0) {
         json_write_open(text, "best", '{');
         json_write_integer(text, "step", numbers->best_step);
@@ -180,6 +189,8 @@ static void add_checkpoints(struct text_buffer *text, const struct board_numbers
     json_write_number(text, "duration_s", numbers->saved > 0 ? numbers->saved_took_s : (double)NAN);
     json_write_integer(text, "written", (int64_t)numbers->saved);
     json_write_integer(text, "failed", (int64_t)numbers->saves_failed);
+    json_write_number(text, "best_step", known(numbers->best_saved_step));
+    json_write_string(text, "best_path", numbers->best_saved_step < 0 ? NULL : numbers->best_saved_path);
     json_write_close(text, '}');
 }
 
@@ -584,7 +595,19 @@ void api_tick(struct api *api)
     }
 }
 
-/* --- Pictures, columns --- */
+/* --- Command line and settings; pictures, columns, classes --- */
+
+static void get_about(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    struct text_buffer text = {.bytes = NULL};
+    if (run) {
+        board_lock(run->board);
+        text_buffer_add(&text, "%s", run->board->about ? run->board->about : "{}");
+        board_unlock(run->board);
+        answer_text(request, &text, json_type);
+    }
+}
 
 static void answer_extra(struct http_request *request, bool (*make)(void *context, char **json, size_t *size),
                          void *context)
@@ -618,6 +641,14 @@ static void get_columns(void *context, struct http_request *request)
     const struct api_run *run = run_of(context, request);
     if (run) {
         answer_extra(request, run->extras.columns, run->extras.context);
+    }
+}
+
+static void get_classes(void *context, struct http_request *request)
+{
+    const struct api_run *run = run_of(context, request);
+    if (run) {
+        answer_extra(request, run->extras.classes, run->extras.context);
     }
 }
 
@@ -688,6 +719,8 @@ const struct http_route api_routes[] = {
     {.path = "/api/weights", .methods = HTTP_METHOD_GET, .handle = get_weights},
     {.path = "/api/mistakes", .methods = HTTP_METHOD_GET, .handle = get_mistakes},
     {.path = "/api/columns", .methods = HTTP_METHOD_GET, .handle = get_columns},
+    {.path = "/api/classes", .methods = HTTP_METHOD_GET, .handle = get_classes},
+    {.path = "/api/about", .methods = HTTP_METHOD_GET, .handle = get_about},
     {.path = "/metrics", .methods = HTTP_METHOD_GET, .handle = get_metrics},
     {.path = "/healthz", .methods = HTTP_METHOD_GET, .is_public = true, .is_health = true, .handle = get_health},
     {.path = "/readyz", .methods = HTTP_METHOD_GET, .is_public = true, .is_health = true, .handle = get_readiness},

@@ -12,11 +12,12 @@
 #include "observe/board.h"
 #include "observe/http/server.h"
 
-/* A run's pictures and columns, as JSON: *json is malloc'd. False: this run has none. */
+/* A run's pictures, columns and classes, as JSON: *json is malloc'd. False: this run has none. */
 struct api_extras {
     bool (*weights)(void *context, char **json, size_t *size);
     bool (*mistakes)(void *context, char **json, size_t *size);
     bool (*columns)(void *context, char **json, size_t *size);
+    bool (*classes)(void *context, char **json, size_t *size);
     void *context;
 };
 

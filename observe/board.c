@@ -25,8 +25,17 @@ const double board_step_bounds[BOARD_STEP_BUCKETS - 1] = {1e-5, 3e-5, 1e-4, 2e-4
 
 const char *board_state_name(enum board_state state)
 {
-    static const char *const names[] = {"starting", "waiting", "training", "validating", "saving", "done", "failed"};
+    static const char *const names[] = {"starting", "waiting", "training",    "validating",
+                                        "saving",   "done",    "interrupted", "failed"};
     return names[state];
+}
+
+const char *board_metric_text(const struct board_metric *metric, char text[BOARD_METRIC_TEXT])
+{
+    const bool is_share = strstr(metric->name, "accuracy");
+    snprintf(text, BOARD_METRIC_TEXT, is_share ? "%s %.2f%%" : "%s %.4g", metric->name,
+             is_share ? 100 * metric->value : metric->value);
+    return text;
 }
 
 bool board_create(struct board *board, const char *role, int task, const char *train_dir, struct error *error)
@@ -34,7 +43,8 @@ bool board_create(struct board *board, const char *role, int task, const char *t
     const char *slash = strrchr(train_dir, '/');
     *board = (struct board){.task = task, .started_s = clock_wall_s(), .loss = NAN, .gpu_percent = NAN};
     pthread_mutex_init(&board->mutex, NULL);
-    board->numbers = (struct board_numbers){.config_version = -1, .last_step = -1, .best_step = -1, .saved_step = -1};
+    board->numbers = (struct board_numbers){
+        .config_version = -1, .last_step = -1, .best_step = -1, .saved_step = -1, .best_saved_step = -1};
     snprintf(board->role, sizeof board->role, "%s", role);
     snprintf(board->train_dir, sizeof board->train_dir, "%s", train_dir);
     snprintf(board->name, sizeof board->name, "%s", slash && slash[1] != '\0' ? slash + 1 : train_dir);
@@ -43,7 +53,8 @@ bool board_create(struct board *board, const char *role, int task, const char *t
     }
     board->events = calloc(BOARD_EVENTS, sizeof *board->events);
     board->samples = calloc(RATE_S, sizeof *board->samples);
-    if (!board->events || !board->samples || !history_create(&board->history, error)) {
+    board->validated = calloc(BOARD_VALIDATIONS, sizeof *board->validated);
+    if (!board->events || !board->validated || !board->samples || !history_create(&board->history, error)) {
         board_destroy(board);
         return error_set(error, "out of memory to watch the run");
     }
@@ -57,6 +68,8 @@ void board_destroy(struct board *board)
 {
     free(board->events);
     free(board->samples);
+    free(board->validated);
+    free(board->about);
     free(board->members);
     free(board->rollout.diff);
     history_destroy(&board->history);
@@ -68,6 +81,7 @@ void board_forget(struct board *board)
     struct history *history = &board->history;
     pthread_mutex_lock(&board->mutex);
     board->last_event = 0;
+    board->validated_count = 0;
     pthread_mutex_unlock(&board->mutex);
     history->recent.count = history->whole.count = 0;
     history->width_s = 1;
@@ -109,6 +123,28 @@ void board_copy(struct board *board, struct board_numbers *numbers)
 {
     *numbers = *board_lock(board);
     board_unlock(board);
+}
+
+void board_set_about(struct board *board, char *about)
+{
+    pthread_mutex_lock(&board->mutex);
+    char *old = board->about;
+    board->about = about;
+    pthread_mutex_unlock(&board->mutex);
+    free(old);
+}
+
+void board_validated(struct board *board, int64_t step, const struct board_metric *metrics, int count)
+{
+    pthread_mutex_lock(&board->mutex);
+    if (board->validated_count < BOARD_VALIDATIONS) {
+        struct board_validation *validation = &board->validated[board->validated_count++];
+        validation->time_s = clock_wall_s();
+        validation->step = step;
+        validation->metric_count = count < BOARD_METRICS ? count : BOARD_METRICS;
+        memcpy(validation->metrics, metrics, (size_t)validation->metric_count * sizeof *metrics);
+    }
+    pthread_mutex_unlock(&board->mutex);
 }
 
 /* --- Events --- */
@@ -214,16 +250,37 @@ static void measure(struct board *board, const struct board_sample *now)
     board->ticks++;
 }
 
-static void add_metrics(struct board *board, const struct board_numbers *numbers, float values[HISTORY_SERIES])
+static void clear(float values[HISTORY_SERIES])
 {
-    for (int i = 0; i < numbers->metric_count; i++) {
+    for (int i = 0; i < HISTORY_SERIES; i++) {
+        values[i] = NAN;
+    }
+}
+
+/* Each at its own step and time: between two validations nothing is known. */
+static void add_validation(struct history *history, const struct board_validation *validation)
+{
+    float values[HISTORY_SERIES];
+    clear(values);
+    for (int i = 0; i < validation->metric_count; i++) {
         char name[HISTORY_NAME];
-        snprintf(name, sizeof name, "metric:%s", numbers->metrics[i].name);
-        const int index = history_series(&board->history, name);
+        snprintf(name, sizeof name, "metric:%s", validation->metrics[i].name);
+        const int index = history_series(history, name);
         if (index >= 0) {
-            values[index] = (float)numbers->metrics[i].value;
+            values[index] = (float)validation->metrics[i].value;
         }
     }
+    history_add(history, validation->time_s, validation->step, values);
+}
+
+static void add_validations(struct board *board)
+{
+    pthread_mutex_lock(&board->mutex);
+    for (int i = 0; i < board->validated_count; i++) {
+        add_validation(&board->history, &board->validated[i]);
+    }
+    board->validated_count = 0;
+    pthread_mutex_unlock(&board->mutex);
 }
 
 /* A series that only runs with a GPU have. */
@@ -255,12 +312,11 @@ void board_tick(struct board *board)
     const bool first = before.time_s == 0 || now.step < before.step;
     measure(board, &now);
     board->before = now;
+    add_validations(board);
     if (first) {
         return;
     }
-    for (int i = 0; i < HISTORY_SERIES; i++) {
-        values[i] = NAN;
-    }
+    clear(values);
     values[0] = now.loss_steps > before.loss_steps ? (float)board->loss : NAN;
     values[1] = is_running(numbers.state) ? (float)numbers.learning_rate : NAN;
     values[2] = (float)rate((double)now.step, (double)before.step, seconds);
@@ -270,7 +326,6 @@ void board_tick(struct board *board)
     values[5] = (float)(100 * rate(now.cpu_s, before.cpu_s, seconds));
     values[6] = (float)rate((double)now.bytes_in, (double)before.bytes_in, seconds);
     values[7] = (float)rate((double)now.bytes_out, (double)before.bytes_out, seconds);
-    add_metrics(board, &numbers, values);
     history_add(&board->history, now_s, numbers.global_step, values);
     if (++board->unsaved == SAVE_S) {
         board->unsaved = 0;

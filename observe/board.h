@@ -23,6 +23,7 @@ enum {
     BOARD_EVENTS = 1024,
     BOARD_METRICS = 12,
     BOARD_STEP_BUCKETS = 18, /* of the histogram of step times, the last unbounded */
+    BOARD_VALIDATIONS = 64,  /* kept until the history takes them, each second */
 };
 
 enum board_state {
@@ -32,6 +33,7 @@ enum board_state {
     BOARD_VALIDATING,
     BOARD_SAVING,
     BOARD_DONE,
+    BOARD_INTERRUPTED,
     BOARD_FAILED,
 };
 const char *board_state_name(enum board_state state);
@@ -43,6 +45,11 @@ struct board_metric {
     char name[24];
     double value;
 };
+
+enum { BOARD_METRIC_TEXT = 64 };
+
+/* "accuracy 97.82%", "loss 0.0912". Returns text. */
+const char *board_metric_text(const struct board_metric *metric, char text[BOARD_METRIC_TEXT]);
 
 /* The changing numbers, copied as a whole. */
 struct board_numbers {
@@ -69,16 +76,28 @@ struct board_numbers {
     int64_t best_step; /* -1: none */
     double best_value;
     uint64_t validations;
+    struct board_metric test[BOARD_METRICS]; /* of the final test */
+    int test_count;
 
     int64_t saved_step; /* -1: none */
     double saved_time_s, saved_took_s;
     char saved_path[256];
     uint64_t saved, saves_failed;
+    int64_t best_saved_step; /* of the file that keeps the best model; -1: there is none */
+    char best_saved_path[256];
 
     uint64_t stale, not_finite, retries, bytes_in, bytes_out; /* of the network, if there is one */
 
     int buffer_size, buffered; /* asynchronous rounds: differences per step, and those buffered; 0: none */
     double buffer_staleness;   /* mean over those of the last step; NaN: none yet */
+};
+
+/* Where a validation stands in the history. */
+struct board_validation {
+    double time_s;
+    int64_t step;
+    struct board_metric metrics[BOARD_METRICS];
+    int metric_count;
 };
 
 struct board_event {
@@ -99,8 +118,11 @@ struct board {
 
     pthread_mutex_t mutex; /* guards these: */
     struct board_numbers numbers;
-    struct board_event *events; /* [BOARD_EVENTS], a ring */
-    int64_t last_event;         /* its id; 0: none */
+    struct board_event *events;         /* [BOARD_EVENTS], a ring */
+    int64_t last_event;                 /* its id; 0: none */
+    struct board_validation *validated; /* [BOARD_VALIDATIONS], that the history lacks yet */
+    int validated_count;
+    char *about; /* JSON: command line and settings; NULL: not known */
 
     /* Private to the server's thread. */
     struct history history;
@@ -129,6 +151,12 @@ void board_forget(struct board *board);
 /* Loads the history of an earlier start, and keeps it in that file from now on. */
 void board_keep_history(struct board *board, const char *path);
 void board_save_history(struct board *board); /* a failure is logged once */
+
+/* Takes over `about`, which is malloc'd. */
+void board_set_about(struct board *board, char *about);
+
+/* A point of the history; the last of too many in a second are left out. */
+void board_validated(struct board *board, int64_t step, const struct board_metric *metrics, int count);
 
 /* Between these two calls the caller owns the numbers. */
 struct board_numbers *board_lock(struct board *board);

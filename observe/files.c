@@ -1,11 +1,13 @@
 /*
- * Files as the Makefile compressed them: every browser accepts gzip, and other clients get an error. Files change only
- * with the program, so a digest tells whether a browser has one already.
+ * Files as the Makefile compressed them: every browser accepts gzip; curl and others get them unpacked. Files change
+ * only with the program, so a digest tells whether a browser has one already.
  */
 #include "observe/files.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "base/encoding/crc32c.h"
 
@@ -28,6 +30,47 @@ void files_get(void *context, struct http_request *request)
     files_answer(page, request);
 }
 
+/* NULL: out of memory. The last four bytes of gzip data are its size unpacked. */
+static uint8_t *unpack(const struct file *file, size_t *size)
+{
+    const uint8_t *end = file->end;
+    *size = (size_t)end[-4] | (size_t)end[-3] << 8 | (size_t)end[-2] << 16 | (size_t)end[-1] << 24;
+    uint8_t *bytes = malloc(*size + 1);
+    z_stream stream = {.next_in = (Bytef *)(uintptr_t)file->bytes,
+                       .avail_in = (uInt)(file->end - file->bytes),
+                       .next_out = bytes,
+                       .avail_out = (uInt)*size + 1};
+    if (!bytes || inflateInit2(&stream, 15 + 16) != Z_OK) {
+        free(bytes);
+        return NULL;
+    }
+    inflate(&stream, Z_FINISH);
+    inflateEnd(&stream);
+    return bytes;
+}
+
+void file_answer(const struct file *file, const char *headers, struct http_request *request)
+{
+    char more[640];
+    struct http_answer answer = {.status = 200, .type = file->type, .headers = headers};
+    if (http_request_accepts(request, "accept-encoding", "gzip") ||
+        http_request_accepts(request, "accept-encoding", "*")) {
+        snprintf(more, sizeof more, "%sContent-Encoding: gzip\r\n", headers);
+        answer.headers = more;
+        answer.body = file->bytes;
+        answer.size = (size_t)(file->end - file->bytes);
+    } else {
+        uint8_t *bytes = unpack(file, &answer.size);
+        if (!bytes) {
+            http_answer_error(request, 503, "out of memory; try again");
+            return;
+        }
+        answer.body = answer.owner = bytes;
+        answer.release = free;
+    }
+    http_answer(request, &answer);
+}
+
 void files_answer(const struct file *files, struct http_request *request)
 {
     const struct file *file = files;
@@ -46,20 +89,10 @@ void files_answer(const struct file *files, struct http_request *request)
              "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
              "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n",
              tag);
-    struct http_answer answer = {.status = 304, .headers = headers};
     const char *known = http_request_header(request, "if-none-match");
     if (!known || (!strstr(known, tag) && strcmp(known, "*") != 0)) {
-        if (!http_request_accepts(request, "accept-encoding", "gzip") &&
-            !http_request_accepts(request, "accept-encoding", "*")) {
-            http_answer_error(request, 406,
-                              "this file is served only as gzip: send Accept-Encoding: gzip (curl --compressed)");
-            return;
-        }
-        answer.status = 200;
-        answer.type = file->type;
-        answer.body = file->bytes;
-        answer.size = size;
-        strncat(headers, "Content-Encoding: gzip\r\n", sizeof headers - strlen(headers) - 1);
+        file_answer(file, headers, request);
+        return;
     }
-    http_answer(request, &answer);
+    http_answer(request, &(struct http_answer){.status = 304, .headers = headers});
 }

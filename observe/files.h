@@ -27,4 +27,7 @@ void files_get(void *context, struct http_request *request);
  */
 void files_answer(const struct file *files, struct http_request *request);
 
+/* Answers 200 with the file, unpacked for a client that does not accept gzip. headers: more lines. */
+void file_answer(const struct file *file, const char *headers, struct http_request *request);
+
 #endif

@@ -54,14 +54,21 @@ static bool check_safety(const struct config_observe *observe, const struct guar
                                      observe->http);
 }
 
-/* Names as in Host, without a port. */
+/* Names as in Host, without a port: a colon is one of an IPv6 address. */
 static bool check_hosts(const char *hosts, struct error *error)
 {
-    return !strpbrk(hosts, " /\"*") ||
-           error_set(error,
-                     "observe.http_hosts %s: wants names as in a Host header, without a port, separated by commas: "
-                     "models.example,10.0.0.7",
-                     hosts);
+    bool good = !strpbrk(hosts, " /\"*");
+    for (const char *at = hosts; *at != '\0';) {
+        const size_t size = strcspn(at, ",");
+        const char *colon = memchr(at, ':', size);
+        good &= size > 0 && (at[0] == '[' ? at[size - 1] == ']'
+                                          : !colon || memchr(colon + 1, ':', size - (size_t)(colon + 1 - at)));
+        at += size + (at[size] == ',');
+    }
+    return good || error_set(error,
+                             "observe.http_hosts %s: wants names as in a Host header, without a port, separated by "
+                             "commas: models.example,10.0.0.7,[fd00::7]",
+                             hosts);
 }
 
 /* Each as browsers write it: a scheme, a host, perhaps a port. */

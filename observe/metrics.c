@@ -75,15 +75,18 @@ static void add_label(const struct writer *to, const char *name, const char *val
 
 /* --- The families --- */
 
-static void add_build(const struct writer *to, const struct board *board)
+/* task: -1: none. */
+static void add_build(const struct writer *to, const char *role, int task_index)
 {
     char task[16];
-    snprintf(task, sizeof task, "%d", board->task);
+    snprintf(task, sizeof task, "%d", task_index);
     declare(to, INFO, "trainer_build", "", "Version and role of this process.");
     text_buffer_add(to->text, "trainer_build_info");
     add_label(to, "version", version_trainer(), '{');
-    add_label(to, "role", board->role, ',');
-    add_label(to, "task", task, ',');
+    add_label(to, "role", role, ',');
+    if (task_index >= 0) {
+        add_label(to, "task", task, ',');
+    }
     text_buffer_add(to->text, "} 1\n");
 }
 
@@ -352,13 +355,12 @@ static void add_rollout(const struct writer *to, const struct board_rollout *rol
 
 /* --- The process and its server --- */
 
-static void add_process(const struct writer *to, const struct board *board)
+static void add_process(const struct writer *to, const struct process_use *use, double started_s)
 {
-    const struct process_use *use = &board->use;
     one(to, COUNTER, "process_cpu_seconds", "seconds", use->cpu_s, "CPU time, user and system.");
     one(to, GAUGE, "process_resident_memory_bytes", "bytes", (double)use->resident_bytes, "Resident memory.");
     one(to, GAUGE, "process_virtual_memory_bytes", "bytes", (double)use->virtual_bytes, "Virtual memory.");
-    one(to, GAUGE, "process_start_time_seconds", "seconds", board->started_s,
+    one(to, GAUGE, "process_start_time_seconds", "seconds", started_s,
         "Start time of the process, in seconds since 1970.");
     known(to, "process_open_fds", "", use->descriptors < 0 ? (double)NAN : use->descriptors, "Open file descriptors.");
     known(to, "process_max_fds", "", use->most_descriptors < 0 ? (double)NAN : use->most_descriptors,
@@ -393,7 +395,7 @@ void metrics_write(struct text_buffer *text, struct board *board, const struct h
     const struct writer to = {text, open};
     struct board_numbers numbers;
     board_copy(board, &numbers);
-    add_build(&to, board);
+    add_build(&to, board->role, board->task);
     add_progress(&to, board, &numbers);
     add_step_times(&to, &numbers);
     add_validations(&to, &numbers);
@@ -404,11 +406,22 @@ void metrics_write(struct text_buffer *text, struct board *board, const struct h
     add_rounds(&to, board);
     add_own(&to, board);
     add_rollout(&to, &board->rollout);
-    add_process(&to, board);
+    add_process(&to, &board->use, board->started_s);
     if (server) {
         add_server(&to, server);
     }
     if (open) {
         text_buffer_add(text, "# EOF\n");
     }
+}
+
+void metrics_write_process(struct text_buffer *text, const char *role, double started_s,
+                           const struct http_server *server, bool open)
+{
+    const struct writer to = {text, open};
+    struct process_use use;
+    process_measure(&use);
+    add_build(&to, role, -1);
+    add_process(&to, &use, started_s);
+    add_server(&to, server);
 }

@@ -13,4 +13,8 @@
 /* open: OpenMetrics. server NULL: none. The board's looking thread. */
 void metrics_write(struct text_buffer *text, struct board *board, const struct http_server *server, bool open);
 
+/* Those of every process, for servers without a board: its version and role, and what it uses. */
+void metrics_write_process(struct text_buffer *text, const char *role, double started_s,
+                           const struct http_server *server, bool open);
+
 #endif

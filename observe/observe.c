@@ -234,14 +234,14 @@ bool observe_start(const struct config *config, const char *fleet_key, struct er
         guard_prepare(&self.guard, observe, fleet_key, error) &&
         board_create(&self.board, role_name(config), config->cluster.task_index, config->output.train_dir, error);
     if (!done) {
-        observe_stop(true);
+        observe_stop(BOARD_FAILED);
         return false;
     }
     keep_history(config);
     tick(NULL);
     atomic_store(&observe_serves, true);
     if (!serve(config, error)) {
-        observe_stop(true);
+        observe_stop(BOARD_FAILED);
         return false;
     }
     char text[ENDPOINT_TEXT];
@@ -252,11 +252,12 @@ bool observe_start(const struct config *config, const char *fleet_key, struct er
     return true;
 }
 
-void observe_stop(bool failed)
+void observe_stop(enum board_state end)
 {
+    const char *name = board_state_name(end);
     if (observe_is_on()) {
-        observe_state(failed ? BOARD_FAILED : BOARD_DONE);
-        add_event("done", NULL, -1, "%s %d %s", self.board.role, self.board.task, failed ? "failed" : "is done");
+        observe_state(end);
+        add_event(name, NULL, -1, "%s %d: %s", self.board.role, self.board.task, name);
     }
     if (self.server) {
         atomic_store(&self.api.ends, true);
@@ -266,6 +267,7 @@ void observe_stop(bool failed)
     http_server_stop(self.server);
     self.server = NULL;
     if (self.board.events) {
+        board_tick(&self.board); /* the last part of a second */
         board_save_history(&self.board);
         board_destroy(&self.board);
     }
@@ -279,6 +281,15 @@ void observe_stop(bool failed)
 static void note_alive(void)
 {
     atomic_store_explicit(&self.board.alive_s, clock_monotonic_s(), memory_order_relaxed);
+}
+
+void observe_about(char *json)
+{
+    if (observe_is_on()) {
+        board_set_about(&self.board, json);
+    } else {
+        free(json);
+    }
 }
 
 void observe_alive(void)
@@ -412,7 +423,22 @@ void observe_validation(const struct observe_validation *validation)
         numbers->metric_count > 0 ? numbers->metrics[0] : (struct board_metric){.name = ""};
     board_unlock(&self.board);
     note_alive();
-    add_event("validation", NULL, validation->global_step, "%s %.6g", first.name, first.value);
+    char text[BOARD_METRIC_TEXT];
+    board_validated(&self.board, validation->global_step, validation->metrics, validation->metric_count);
+    add_event("validation", NULL, validation->global_step, "%s", board_metric_text(&first, text));
+}
+
+void observe_test(int64_t global_step, const struct board_metric *metrics, int count)
+{
+    if (!observe_is_on() || count == 0) {
+        return;
+    }
+    char text[BOARD_METRIC_TEXT];
+    struct board_numbers *numbers = board_lock(&self.board);
+    numbers->test_count = count < BOARD_METRICS ? count : BOARD_METRICS;
+    memcpy(numbers->test, metrics, (size_t)numbers->test_count * sizeof *metrics);
+    board_unlock(&self.board);
+    add_event("test", NULL, global_step, "%s", board_metric_text(&metrics[0], text));
 }
 
 void observe_at(int64_t global_step)
@@ -440,6 +466,22 @@ void observe_saved(const char *path, int64_t step, double seconds)
     board_unlock(&self.board);
     note_alive();
     add_event("checkpoint", NULL, step, "%s", path);
+}
+
+void observe_best_saved(const char *path, int64_t step)
+{
+    if (observe_is_on()) {
+        struct board_numbers *numbers = board_lock(&self.board);
+        numbers->best_saved_step = step;
+        snprintf(numbers->best_saved_path, sizeof numbers->best_saved_path, "%s", path);
+        board_unlock(&self.board);
+        add_event("checkpoint", NULL, step, "%s, the best so far", path);
+    }
+}
+
+void observe_failure(const char *why)
+{
+    add_event("error", NULL, -1, "%s", why);
 }
 
 void observe_save_failed(const char *why)

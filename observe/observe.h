@@ -24,8 +24,8 @@ extern atomic_bool observe_serves;
  */
 bool observe_start(const struct config *config, const char *fleet_key, struct error *error);
 
-/* Reports how the run ended, saves the history and closes all connections. */
-void observe_stop(bool failed);
+/* Reports how the run ended (done, interrupted or failed), saves the history and closes all connections. */
+void observe_stop(enum board_state end);
 
 static inline bool observe_is_on(void)
 {
@@ -33,6 +33,9 @@ static inline bool observe_is_on(void)
 }
 
 /* --- Reports by a role --- */
+
+/* Takes over the command line and settings as JSON, which is malloc'd: the answer of /api/about. */
+void observe_about(char *json);
 
 /* Sets the source of pictures and columns; what it points to must live as long as the process. */
 void observe_extras(const struct api_extras *extras);
@@ -76,11 +79,18 @@ struct observe_validation {
 };
 void observe_validation(const struct observe_validation *validation);
 
+/* The final test. */
+void observe_test(int64_t global_step, const struct board_metric *metrics, int count);
+
 /* Sets the run's step, for a process that only observes it; counts as working from now on. */
 void observe_at(int64_t global_step);
 
 void observe_saved(const char *path, int64_t step, double seconds);
+void observe_best_saved(const char *path, int64_t step);
 void observe_save_failed(const char *why);
+
+/* Why the run fails. */
+void observe_failure(const char *why);
 
 /* Sets the network totals so far. */
 void observe_traffic(uint64_t bytes_in, uint64_t bytes_out, uint64_t retries);

@@ -44,6 +44,9 @@ enum {
     SERVER_CONNECTIONS_OF_WORKER = 3, /* in normal operation: pushes and pulls, heartbeats, reports */
     SERVER_CONNECTIONS_OF_PS = 2,
     SERVER_CONNECTIONS_OF_GUEST = 2, /* a reporting member: one, and one that it has just lost */
+    SERVER_BULK = 64 << 20,          /* bytes of requests, other than gradients, that are being received at a time */
+    SERVER_REPORTS =
+        192 << 20, /* the most that all workers' reports of their data take, those being received included */
     SERVER_OPERATORS = 32,
     SERVER_FRAME_S = 30,       /* to receive a message that has begun, or to send an answer; a peer that stalls
                                   meanwhile is given up after identity_idle_timeout_s */

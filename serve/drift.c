@@ -38,8 +38,8 @@ static void add_columns(struct drift_watch *drift, const struct schema *schema)
 static void add_measures(struct drift_watch *drift)
 {
     static const char *const names[DRIFT_MEASURES] = {"brightness", "contrast", "centre_x", "centre_y"};
-    const bool is_square = image_side(drift->trained->model.widths[0]) > 0;
-    for (int i = 0; i < (is_square ? DRIFT_MEASURES : DRIFT_CENTRE_X); i++) {
+    const bool has_sides = drift->trained->shape.height > 1;
+    for (int i = 0; i < (has_sides ? DRIFT_MEASURES : DRIFT_CENTRE_X); i++) {
         drift->columns[drift->count++] = (struct drift_column){.name = names[i], .measure = i, .input = -1, .code = -1};
     }
 }
@@ -104,17 +104,18 @@ static float prediction_of(const struct drift_watch *drift, const struct example
 }
 
 /* Sums of whole numbers, so that the order of additions does not matter. */
-static float measure_of(enum drift_measure measure, const uint8_t *pixels, int count)
+static float measure_of(enum drift_measure measure, const uint8_t *pixels, const struct image_shape *shape)
 {
-    const int side = measure < DRIFT_CENTRE_X ? count : image_side(count);
+    const int channels = shape->channels, width = shape->width * channels, count = shape->height * width;
+    const int side = measure == DRIFT_CENTRE_X ? shape->width : shape->height;
     uint64_t sum = 0, squares = 0, moment = 0;
-    for (int y = 0; y < count / side; y++) {
+    for (int y = 0; y < shape->height; y++) {
         uint64_t line = 0, places = 0;
-        for (int x = 0; x < side; x++) {
-            const uint32_t pixel = pixels[(size_t)y * (size_t)side + (size_t)x];
+        for (int x = 0; x < width; x++) {
+            const uint32_t pixel = pixels[(size_t)y * (size_t)width + (size_t)x];
             line += pixel;
             squares += pixel * pixel;
-            places += pixel * (uint32_t)x;
+            places += pixel * (uint32_t)(x / channels);
         }
         sum += line;
         moment += measure == DRIFT_CENTRE_X ? places : line * (uint64_t)y;
@@ -138,8 +139,9 @@ static float number_of(const struct drift_watch *drift, const struct drift_colum
         return prediction_of(drift, examples, outputs, row);
     }
     if (column->measure >= 0) {
-        const int pixels = drift->trained->model.widths[0];
-        return measure_of((enum drift_measure)column->measure, examples->images + (size_t)row * (size_t)pixels, pixels);
+        const struct image_shape *shape = &drift->trained->shape;
+        return measure_of((enum drift_measure)column->measure, examples->images + (size_t)row * image_values(shape),
+                          shape);
     }
     if (column->input < 0 ||
         (column->code >= 0 && examples->places[(size_t)row * (size_t)examples->codes + (size_t)column->code] >= 0)) {
@@ -280,10 +282,10 @@ struct gallery {
 static bool begin_gallery(void *context, const struct examples *shape, struct error *error)
 {
     struct gallery *gallery = context;
-    const struct examples like = {.height = shape->height, .width = shape->width};
+    const struct examples like = {.height = shape->height, .width = shape->width, .channels = shape->channels};
     if (shape->height * shape->width != gallery->inputs) {
-        return error_set(error, "%s: has pictures of %dx%d, and the model was trained on %d pixels", gallery->path,
-                         shape->width, shape->height, gallery->inputs);
+        return error_set(error, "%s: has pictures of %dx%d, and the model was trained on %d values", gallery->path,
+                         shape->height, examples_columns(shape), gallery->inputs);
     }
     const bool done = examples_create(&gallery->examples, &like, DRIFT_WINDOW);
     gallery->examples.count = 0;

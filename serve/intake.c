@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "serve/request_log.h"
+#include "worker/data/image.h"
 #include "worker/data/table/schema.h"
 
 enum {
@@ -88,6 +89,26 @@ bool intake_column_is_text(const struct version *version, int column)
     return version->trained.schema->columns[column].kind != SCHEMA_NUMBER;
 }
 
+void intake_describe_column(struct text_buffer *text, const struct version *version, int column)
+{
+    enum { MOST_CATEGORIES = 1000 };
+    const struct schema_column *from = &version->trained.schema->columns[column];
+    if (from->kind == SCHEMA_CATEGORY) {
+        json_write_open(text, "categories", '[');
+        for (int i = 0; i < from->categories.count && i < MOST_CATEGORIES; i++) {
+            json_write_string(text, NULL, dictionary_text(&from->categories, i));
+        }
+        json_write_close(text, ']');
+    } else if (from->center != 0 || from->scale != 1) {
+        /* By their center (mean, median), or from the least to the most. */
+        const bool is_center = from->center == from->fill;
+        json_write_open(text, "typical", '[');
+        json_write_number(text, NULL, is_center ? from->center - 2 * from->scale : from->center);
+        json_write_number(text, NULL, is_center ? from->center + 2 * from->scale : from->center + from->scale);
+        json_write_close(text, ']');
+    }
+}
+
 /* --- rows --- */
 
 void intake_charge(struct intake *intake, struct budget_account *account)
@@ -95,6 +116,8 @@ void intake_charge(struct intake *intake, struct budget_account *account)
     intake->account = account;
     intake->charged = 0;
     intake->rows = intake->charged_rows = 0;
+    intake->first_row = intake->examples.count;
+    intake->scale = SCALE_UNKNOWN;
 }
 
 static bool charge(struct intake *intake, size_t bytes, struct error *error)
@@ -216,6 +239,31 @@ bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error
     return true;
 }
 
+bool intake_add_picture(struct intake *intake, const uint8_t *bytes, size_t size, struct error *error)
+{
+    const struct image_shape *shape = &intake->version->trained.shape;
+    struct image image;
+    struct image_head head;
+    bool more;
+    if (!image_examine(&head, bytes, size, &more, error)) {
+        return false;
+    }
+    const size_t needs = image_memory(bytes, size) + image_fit_memory(head.height, shape) + image_values(shape);
+    if (!budget_charge(intake->account, needs, error)) {
+        return false;
+    }
+    uint8_t *pixels = malloc(image_values(shape));
+    bool done = pixels ? image_decode(&image, bytes, size, shape->channels, error)
+                       : error_set(error, "out of memory for the picture");
+    if (done) {
+        done = image_fit(&image, shape, pixels, error) && intake_add_bytes(intake, pixels, error);
+        image_free(&image);
+    }
+    free(pixels);
+    budget_release(intake->account, needs);
+    return done;
+}
+
 /* Numbers as levels of grey; *whole: they are exact. */
 static bool to_levels(const float *pixels, size_t inputs, uint8_t *levels, int64_t row, bool *whole,
                       struct error *error)
@@ -226,8 +274,14 @@ static bool to_levels(const float *pixels, size_t inputs, uint8_t *levels, int64
     }
     for (size_t i = 0; !good && i < inputs; i++) {
         if (!(pixels[i] >= 0 && pixels[i] <= 1)) {
-            return error_set(error, "row %lld: pixel %zu is %g; as floating-point numbers pixels are 0 to 1",
-                             (long long)row, i, (double)pixels[i]);
+            return isnan(pixels[i])
+                       ? error_set(error,
+                                   "row %lld: pixel %zu is missing (null or NaN); a picture needs all its pixels",
+                                   (long long)row, i)
+                       : error_set(error,
+                                   "row %lld: pixel %zu is %.9g; as floating-point numbers pixels are 0 to 1: divide "
+                                   "levels of grey by 255, or send them as UINT8",
+                                   (long long)row, i, (double)pixels[i]);
         }
     }
     for (size_t i = 0; i < inputs; i++) {
@@ -255,6 +309,55 @@ bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row,
     }
     intake->examples.count++;
     return true;
+}
+
+/* All pictures of this request so far are of zeros and ones: these are levels of grey after all. */
+static void take_as_levels(struct intake *intake)
+{
+    const size_t inputs = (size_t)version_inputs(intake->version);
+    for (size_t i = (size_t)intake->first_row * inputs; i < (size_t)intake->examples.count * inputs; i++) {
+        intake->examples.images[i] = intake->examples.images[i] > 0 ? 1 : 0;
+        if (intake->wide) {
+            intake->values[i] = (float)intake->examples.images[i] / 255.0F;
+        }
+    }
+}
+
+bool intake_add_undeclared(struct intake *intake, float *pixels, int64_t row, struct error *error)
+{
+    const size_t inputs = (size_t)version_inputs(intake->version);
+    uint8_t *levels = (uint8_t *)pixels;  /* in place: a byte overwrites only numbers already read */
+    size_t part = inputs, level = inputs; /* where the last fraction is, and the last number above 1 */
+    for (size_t i = 0; i < inputs; i++) {
+        part = pixels[i] == floorf(pixels[i]) ? part : i;
+        level = pixels[i] > 1 ? i : level;
+    }
+    const enum intake_scale scale = level < inputs ? SCALE_LEVELS : part < inputs ? SCALE_UNIT : SCALE_UNKNOWN;
+    if ((level < inputs && part < inputs) ||
+        (scale != SCALE_UNKNOWN && intake->scale != SCALE_UNKNOWN && scale != intake->scale)) {
+        const size_t shown = level < inputs ? level : part;
+        return isnan(pixels[part < inputs ? part : level])
+                   ? intake_add_numbers(intake, pixels, row, error)
+                   : error_set(error,
+                               "row %lld: pixel %zu is %.9g, and others are %s; all pixels of a request are 0 to 1, or "
+                               "all are whole levels of grey, 0 to 255",
+                               (long long)row, shown, (double)pixels[shown], level < inputs ? "fractions" : "above 1");
+    }
+    if (scale == SCALE_LEVELS && intake->scale == SCALE_UNKNOWN) {
+        take_as_levels(intake);
+    }
+    intake->scale = scale != SCALE_UNKNOWN ? scale : intake->scale;
+    if (intake->scale != SCALE_LEVELS) {
+        return intake_add_numbers(intake, pixels, row, error);
+    }
+    for (size_t i = 0; i < inputs; i++) {
+        if (!(pixels[i] >= 0 && pixels[i] <= 255)) {
+            return error_set(error, "row %lld: pixel %zu is %.9g; as integers pixels are 0 to 255", (long long)row, i,
+                             (double)pixels[i]);
+        }
+        levels[i] = (uint8_t)pixels[i];
+    }
+    return intake_add_bytes(intake, levels, error);
 }
 
 bool intake_lend_bytes(struct intake *intake, const uint8_t *pixels, int64_t rows)

@@ -16,6 +16,9 @@
 #include "worker/data/table/csv.h"
 #include "worker/data/table/encode.h"
 
+/* Of pixels without a declared type; unknown while all are 0 or 1. */
+enum intake_scale { SCALE_UNKNOWN, SCALE_UNIT, SCALE_LEVELS };
+
 struct intake {
     struct version *version; /* borrowed; may be gone before the next intake_begin */
     uint64_t version_id;
@@ -37,6 +40,8 @@ struct intake {
     size_t charged;
     struct budget_account *shared; /* charged for what all requests of a batch need; used where `account` is set */
     int rows, charged_rows;
+    int first_row; /* in the examples */
+    enum intake_scale scale;
     bool may_lend;             /* its body stays until it is answered, so pictures may be computed from it */
     struct examples lent;      /* bytes lent instead of added; count 0: none */
     const float *lent_numbers; /* of all its rows, some not whole levels of grey; NULL: none */
@@ -57,6 +62,9 @@ int intake_columns(const struct version *version);
 const char *intake_column_name(const struct version *version, int column);
 bool intake_column_is_text(const struct version *version, int column);
 
+/* What was seen in training, for people: `"categories": [...]`, or `"typical": [low, high]` of a number, if known. */
+void intake_describe_column(struct text_buffer *text, const struct version *version, int column);
+
 /*
  * Adds a table row of [intake_columns] fields in that order; an empty one is missing. row: its number in the request.
  */
@@ -64,7 +72,15 @@ bool intake_add_fields(struct intake *intake, const struct csv_field *fields, in
 
 /* Add a picture: bytes 0..255, or numbers 0..1, [version_inputs]. */
 bool intake_add_bytes(struct intake *intake, const uint8_t *pixels, struct error *error);
+/* A picture as in a file (worker/data/image.h), of any size; it is fitted as in training. */
+bool intake_add_picture(struct intake *intake, const uint8_t *bytes, size_t size, struct error *error);
 bool intake_add_numbers(struct intake *intake, const float *pixels, int64_t row, struct error *error);
+
+/*
+ * The same for numbers without a declared type, overwritten: all pictures of a request together decide. If one is above
+ * 1 they are whole levels of grey, 0..255; else they are 0..1, however they are written.
+ */
+bool intake_add_undeclared(struct intake *intake, float *pixels, int64_t row, struct error *error);
 
 /*
  * Take all pictures of a request from its body. If the body may be lent and holds enough pictures for a batch of its

@@ -9,9 +9,12 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/text/printable.h"
+#include "base/text/utf8.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
+#include "worker/export/outcome.h"
 #include "worker/kept_rows.h"
 
 bool served_init(struct served *served, const char *name, const char *source, struct error *error)
@@ -183,6 +186,41 @@ static bool watch_drift(const struct served *served, struct version *version, st
             error_wrap(error, "%s", version->path));
 }
 
+/* Prometheus, JSON and HTTP are UTF-8: a name that is not is refused here, once, instead of in each of them. */
+static bool check_names(const struct version *version, struct error *error)
+{
+    const struct trained *trained = &version->trained;
+    const struct schema *schema = trained->schema;
+    char name[OUTCOME_NAME];
+    const char *bad = NULL;
+    for (int i = 0; !bad && schema && i < schema->count; i++) {
+        bad = utf8_check(schema->columns[i].name, strlen(schema->columns[i].name)) ? NULL : schema->columns[i].name;
+    }
+    for (int i = 0; !bad && outcome_kind(trained) != OUTCOME_ERROR && i < outcome_count(trained); i++) {
+        const char *class = outcome_name(trained, i, name);
+        bad = utf8_check(class, strlen(class)) ? NULL : class;
+    }
+    if (bad) {
+        char shown[128];
+        return error_set(error,
+                         "%s: the name %s is not UTF-8; convert the data (iconv -f latin1 -t utf-8) and train again",
+                         version->path, printable(shown, sizeof shown, bad));
+    }
+    return true;
+}
+
+/* What must be there once it is known to be another checkpoint. */
+static bool version_prepare(struct served *served, struct version *version, struct error *error)
+{
+    version->trained.config.train.num_threads = 1; /* workers run side by side, each with its own engine */
+    version->trained.config.train.batch_size = 1;  /* training's buffers are not needed */
+    version->trained.config.data.max_bad_records = 0;
+    version->loaded_s = clock_wall_s();
+    return check_names(version, error) && take_memory(version, error) && make_engines(version, error) &&
+           try_version(version, error) && check_version(version, error) && watch_drift(served, version, error);
+}
+
+/* *loaded: NULL, too, if the checkpoint is the one in service. */
 static bool version_load(struct served *served, struct version **loaded, struct error *error)
 {
     struct version *version = calloc(1, sizeof *version);
@@ -199,19 +237,23 @@ static bool version_load(struct served *served, struct version **loaded, struct 
     bool done = trained_open(&version->trained, served->config, is_newest ? "newest" : served->source, served->source,
                              CHECKPOINT_BEST_WEIGHTS, error);
     served->was_found = done;
+    bool is_other = done;
     if (done) {
-        version->trained.config.train.num_threads = 1; /* workers run side by side, each with its own engine */
-        version->trained.config.train.batch_size = 1;  /* training's buffers are not needed */
-        version->trained.config.data.max_bad_records = 0;
-        version->number = checkpoint_file_info(version->trained.file)->global_step;
-        snprintf(version->path, sizeof version->path, "%s", checkpoint_path(version->trained.file));
-        version->loaded_s = clock_wall_s();
-        done = take_memory(version, error) && make_engines(version, error) && try_version(version, error) &&
-               check_version(version, error) && watch_drift(served, version, error);
+        const struct checkpoint_file *file = version->trained.file;
+        version->number = checkpoint_file_info(file)->global_step;
+        snprintf(version->path, sizeof version->path, "%s", checkpoint_path(file));
+        snprintf(version->digest, sizeof version->digest, "%s", checkpoint_digest(file));
+        checkpoint_status(file, &version->status);
+        is_other = !served->current || strcmp(served->current->digest, version->digest) != 0;
+        if (!is_other) { /* a copy, or the same file touched */
+            served->current->status = version->status;
+            snprintf(served->current->path, sizeof served->current->path, "%s", version->path);
+        }
+        done = !is_other || version_prepare(served, version, error);
     }
-    if (!done) {
+    if (!done || !is_other) {
         version_free(version);
-        return false;
+        return done;
     }
     *loaded = version;
     return true;
@@ -219,21 +261,27 @@ static bool version_load(struct served *served, struct version **loaded, struct 
 
 /* --- Finding new checkpoints --- */
 
-/* A folder changes when a file is added, and a file when it is replaced. */
-static bool look(struct served *served, struct stat *status)
-{
-    char best[CHECKPOINT_MAX_PATH];
-    struct error ignored;
-    memset(status, 0, sizeof *status);
-    return (served->takes_best && file_join(best, sizeof best, served->source, CHECKPOINT_BEST_NAME, &ignored) &&
-            stat(best, status) == 0) ||
-           stat(served->source, status) == 0;
-}
-
 static bool looks_like(const struct stat *one, const struct stat *other)
 {
     return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_size == other->st_size &&
            one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+}
+
+/* A folder changes when a file is added, and a file when it is replaced: the best one, and the one in service. */
+static bool look(struct served *served, struct stat *status, bool *changed)
+{
+    char best[CHECKPOINT_MAX_PATH];
+    struct error ignored;
+    struct stat own;
+    const struct version *current = served->current; /* only this thread changes it */
+    memset(status, 0, sizeof *status);
+    const bool exists =
+        (served->takes_best && file_join(best, sizeof best, served->source, CHECKPOINT_BEST_NAME, &ignored) &&
+         stat(best, status) == 0) ||
+        stat(served->source, status) == 0;
+    *changed = !looks_like(status, &served->seen) ||
+               (current && stat(current->path, &own) == 0 && !looks_like(&own, &current->status));
+    return exists;
 }
 
 static void swap(struct served *served, struct version *version)
@@ -264,20 +312,13 @@ static void note_problem(struct served *served, const struct error *error)
     pthread_mutex_unlock(&served->mutex);
 }
 
-/* The best checkpoint keeps its name, and so does a file that is served by itself. */
-static bool is_replaced_in_place(const struct served *served, const struct version *version)
-{
-    const char *name = strrchr(version->path, '/');
-    return strcmp(version->path, served->source) == 0 ||
-           strcmp(name ? name + 1 : version->path, CHECKPOINT_BEST_NAME) == 0;
-}
-
 bool served_refresh(struct served *served, struct error *error)
 {
     struct stat status;
+    bool changed;
     free_replaced(served);
-    const bool exists = look(served, &status);
-    if (served->current && (!exists || looks_like(&status, &served->seen))) {
+    const bool exists = look(served, &status, &changed);
+    if (served->current && (!exists || !changed)) {
         return true;
     }
     served->seen = status;
@@ -286,12 +327,8 @@ bool served_refresh(struct served *served, struct error *error)
         note_problem(served, error);
         return false;
     }
-    /* The folder changed, but not the checkpoint that is served from it. */
-    if (served->current && strcmp(served->current->path, version->path) == 0 &&
-        served->current->number == version->number && !is_replaced_in_place(served, version)) {
-        version_let_go(version);
-        return true;
+    if (version) {
+        swap(served, version);
     }
-    swap(served, version);
     return true;
 }

@@ -30,10 +30,12 @@ struct version {
     struct trained trained;
     int64_t number; /* the checkpoint's global step */
     char path[CHECKPOINT_MAX_PATH];
-    double loaded_s;       /* by the wall clock */
-    int checked_rows;      /* rows kept in the checkpoint that passed the check */
-    struct budget *budget; /* of all models' memory */
-    size_t bytes;          /* of it */
+    char digest[CHECKPOINT_DIGEST_HEX + 1]; /* what it is: a step may be reached twice */
+    struct stat status;                     /* of its file when it was read */
+    double loaded_s;                        /* by the wall clock */
+    int checked_rows;                       /* rows kept in the checkpoint that passed the check */
+    struct budget *budget;                  /* of all models' memory */
+    size_t bytes;                           /* of it */
     struct drift_watch drift;
     int workers;
     struct engine **engines; /* [workers] */
@@ -49,6 +51,18 @@ struct answers {
     int count;
 };
 
+enum { SERVED_LATENCY_BUCKETS = 16, SERVED_BATCH_BUCKETS = 12 };
+
+/* Of one model's requests. */
+struct served_counts {
+    atomic_uint_fast64_t answered, faulty, refused; /* with 200; at fault; refused by a full queue or memory */
+    atomic_uint_fast64_t left;                      /* whose clients left before their answer */
+    atomic_uint_fast64_t rows;
+    atomic_uint_fast64_t latency[SERVED_LATENCY_BUCKETS]; /* from the end of the request to the start of the answer */
+    atomic_uint_fast64_t latency_us;
+    atomic_uint_fast64_t batch[SERVED_BATCH_BUCKETS]; /* rows: at most 1, 2, 4, ... */
+};
+
 struct served {
     char name[SERVE_MOST_NAME];
     const char *source;          /* file or folder, borrowed */
@@ -58,6 +72,7 @@ struct served {
     struct budget *budget;
     bool takes_best; /* for a folder: the best checkpoint, if there is one, not the newest */
     int workers;
+    struct served_counts counts;
     pthread_mutex_t mutex; /* guards what follows: */
     struct version *current;
     char problem[1024]; /* why the newest could not be loaded; "": no problem */
@@ -73,9 +88,9 @@ bool served_init(struct served *served, const char *name, const char *source, st
 void served_destroy(struct served *served); /* all holders must have released */
 
 /*
- * Looks for a newer checkpoint, loads it beside the one in service, tries it, and swaps. True if the source's newest is
- * in service now. False: the error names the file, and the version in service stays. Frees replaced versions that are
- * no longer held. One thread at a time.
+ * Looks for another checkpoint, by its digest, loads it beside the one in service, tries it, and swaps. True if the
+ * source's newest is in service now. False: the error names the file, and the version in service stays. Frees replaced
+ * versions that are no longer held. One thread at a time.
  */
 bool served_refresh(struct served *served, struct error *error);
 

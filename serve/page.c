@@ -1,12 +1,7 @@
-/* Both are files (serve/page). The description is decompressed, since programs that read it may not support gzip. */
+/* Both are files (serve/page). */
 #include "serve/page.h"
 
-#include <stdlib.h>
-#include <zlib.h>
-
 #include "observe/files.h"
-
-enum { MOST_DESCRIPTION = 1 << 18 };
 
 FILES_EMBED(try_page, "try.html");
 FILES_EMBED(try_style, "try.css");
@@ -31,31 +26,5 @@ void page_get(void *context, struct http_request *request)
 void page_openapi(void *context, struct http_request *request)
 {
     (void)context;
-    if (http_request_accepts(request, "accept-encoding", "gzip")) {
-        http_answer(request, &(struct http_answer){.status = 200,
-                                                   .type = description.type,
-                                                   .headers = "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n",
-                                                   .body = description.bytes,
-                                                   .size = (size_t)(description.end - description.bytes)});
-        return;
-    }
-    uint8_t *text = malloc(MOST_DESCRIPTION);
-    z_stream stream = {.next_in = (Bytef *)(uintptr_t)description.bytes,
-                       .avail_in = (uInt)(description.end - description.bytes),
-                       .next_out = text,
-                       .avail_out = MOST_DESCRIPTION};
-    if (!text || inflateInit2(&stream, 15 + 16) != Z_OK) {
-        free(text);
-        http_answer_error(request, 503, "out of memory; try again");
-        return;
-    }
-    inflate(&stream, Z_FINISH);
-    inflateEnd(&stream);
-    http_answer(request, &(struct http_answer){.status = 200,
-                                               .type = description.type,
-                                               .headers = "Vary: Accept-Encoding\r\n",
-                                               .body = text,
-                                               .size = MOST_DESCRIPTION - stream.avail_out,
-                                               .release = free,
-                                               .owner = text});
+    file_answer(&description, "Vary: Accept-Encoding\r\n", request);
 }

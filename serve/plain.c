@@ -1,13 +1,16 @@
 /*
  * Plain posts: a file sent by curl --data-binary, answered as `trainer predict` would. For rows (CSV, TSV, NPY) the
- * answer is CSV, the rows followed by the predictions; for pictures (PNG, BMP, PGM) it is JSON.
+ * answer is CSV, the rows followed by the predictions; for pictures (JPEG, PNG, BMP, PGM) it is JSON.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-#include "serve/protocol.h"
+#include "base/text/json.h"
+#include "serve/form.h"
 #include "serve/request_log.h"
+#include "serve/tensor.h"
 #include "worker/data/image.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/table/rows.h"
@@ -29,7 +32,9 @@ static void see_rows(void *context, const struct examples *examples, const float
 {
     struct onlooker *onlooker = context;
     struct call *call = onlooker->call;
-    drift_add(&call->version->drift, examples, outputs);
+    if (!call->is_trial) {
+        drift_add(&call->version->drift, examples, outputs);
+    }
     if (call->is_kept) {
         const struct text_buffer *raw = &onlooker->raw;
         const struct answers answers = {
@@ -65,85 +70,94 @@ static bool read_rows(struct call *call, struct intake *intake, struct error *er
     return done && (!call->text.failed || error_set(error, "out of memory for the answer"));
 }
 
-static bool read_picture(struct call *call, struct intake *intake, struct error *error)
+/* The type of an array's numbers, as far as it matters for pictures. */
+static enum tensor_type type_of(const struct rows *rows)
 {
-    const int inputs = version_inputs(call->version);
-    struct image image;
-    if (!call_charge(call, image_memory(call->body, call->size) + (size_t)inputs, error)) {
-        return false;
-    }
-    if (!image_decode(&image, call->body, call->size, error)) {
-        return false;
-    }
-    uint8_t *pixels = malloc((size_t)inputs);
-    bool done = pixels ? image_fit_inputs(&image, inputs, pixels, error) && intake_add_bytes(intake, pixels, error)
-                       : error_set(error, "out of memory for the picture");
-    free(pixels);
-    image_free(&image);
-    return done;
+    const char kind = rows_number_kind(rows);
+    return kind == 'f' ? TENSOR_FP64 : kind == 'b' ? TENSOR_BOOL : kind == '\0' ? TENSOR_ANY : TENSOR_INT64;
 }
 
-/* Is it an array of floating-point numbers? Its header says so in the first line: {'descr': '<f4', ... */
-static bool is_floating(const uint8_t *bytes, size_t size)
-{
-    char head[128] = "";
-    const size_t some = size < sizeof head - 1 ? size : sizeof head - 1;
-    for (size_t i = 0; i < some; i++) {
-        head[i] = bytes[i] >= ' ' && bytes[i] < 0x7f ? (char)bytes[i] : ' ';
-    }
-    const char *type = strstr(head, "'descr'");
-    type = type ? strchr(type + 7, '\'') : NULL;
-    return type && strlen(type) > 2 && (type[1] == 'f' || type[2] == 'f');
-}
-
-static bool add_picture(struct intake *intake, const struct row *row, bool floating, float *values, struct error *error)
+static bool add_picture(struct intake *intake, const struct row *row, enum tensor_type type, struct error *error)
 {
     const int inputs = version_inputs(intake->version);
-    uint8_t *pixels = (uint8_t *)values; /* in place: a byte overwrites only numbers already read */
+    float *values = intake->row;
     if (row->count != inputs) {
         return error_set(error, "row %llu: has %d values, the model's pictures have %d", (unsigned long long)row->line,
                          row->count, inputs);
     }
     for (int i = 0; i < inputs; i++) {
-        const double value = row->numbers[i];
-        if (!floating && !(value >= 0 && value <= 255)) {
-            return error_set(error, "row %llu: pixel %d is %g; as integers pixels are 0 to 255",
-                             (unsigned long long)row->line, i, value);
-        }
-        values[i] = (float)value;
+        values[i] = (float)row->numbers[i];
     }
-    if (floating) {
-        return intake_add_numbers(intake, values, (int64_t)row->line, error);
-    }
-    for (int i = 0; i < inputs; i++) {
-        pixels[i] = (uint8_t)values[i];
-    }
-    return intake_add_bytes(intake, pixels, error);
+    return tensor_add_picture(intake, type, values, (int64_t)row->line, error);
 }
 
 /* NumPy's array of pictures, a row each. */
 static bool read_array(struct call *call, struct intake *intake, struct error *error)
 {
     call->is_array = true;
-    const bool floating = is_floating(call->body, call->size);
     struct rows *rows;
     struct row row;
     if (!rows_open_bytes(&rows, "body", call->body, call->size, NULL, call->account, error)) {
         return false;
     }
-    float *values = malloc((size_t)version_inputs(call->version) * sizeof *values);
+    const enum tensor_type type = type_of(rows);
     enum csv_status status = CSV_ROW;
-    bool done = values || error_set(error, "out of memory for a picture");
+    bool done = true;
     while (done && (status = rows_next(rows, &row, error)) == CSV_ROW) {
-        done = add_picture(intake, &row, floating, values, error);
+        done = add_picture(intake, &row, type, error);
     }
-    free(values);
     rows_close(rows);
     return done && status == CSV_END;
 }
 
+/* Bodies that begin like JSON and are JSON belong to another route. */
+static bool is_json(const struct call *call)
+{
+    const char *text = (const char *)call->body;
+    struct json_place place;
+    struct error ignored;
+    size_t at = 0;
+    while (at < call->size && strchr(" \t\r\n", text[at])) {
+        at++;
+    }
+    return at < call->size && (text[at] == '{' || text[at] == '[') &&
+           json_check_data(text, call->size, &place, &ignored);
+}
+
+/* Is it what this model was trained on? If not, the error says what to send where. */
+static bool check_kind(struct call *call, struct error *error)
+{
+    const bool is_array = npy_is_known(call->body, call->size), is_picture = image_is_known(call->body, call->size);
+    const char *type = http_request_header(call->request, "content-type");
+    const bool wants_pictures = version_is_of_pictures(call->version);
+    if (call->size == 0) {
+        return error_set(error, "the body is empty; post a file: curl --data-binary @new.csv");
+    }
+    if (is_json(call)) {
+        return call_fault(call, 415, error, "the body is JSON; post it to /v1/models/%s:predict or /v2/models/%s/infer",
+                          call->served->name, call->served->name);
+    }
+    if (type && strncasecmp(type, "application/x-www-form-urlencoded", 33) == 0 && !is_array && !is_picture &&
+        (wants_pictures || !memchr(call->body, '\n', call->size))) {
+        return call_fault(call, 415, error,
+                          "the body came as a form without line breaks: curl -d drops them; send the file as it is, by "
+                          "curl --data-binary @FILE or curl -F file=@FILE");
+    }
+    if (!wants_pictures && is_picture) {
+        return error_set(error,
+                         "the body is a picture, and the model was trained on a table; send CSV, TSV, NPY or NPZ");
+    }
+    return !wants_pictures || is_array || is_picture ||
+           error_set(error,
+                     "the body is no picture (PNG, BMP, PGM) and no array (NPY) of them, and the model was trained on "
+                     "pictures");
+}
+
 static bool read_call(struct call *call, struct intake *intake, struct error *error)
 {
+    if (!form_open(call, error) || !check_kind(call, error)) {
+        return false;
+    }
     if (!version_is_of_pictures(call->version)) {
         return read_rows(call, intake, error);
     }
@@ -151,10 +165,10 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
         return read_array(call, intake, error);
     }
     if (!image_is_known(call->body, call->size)) {
-        return error_set(error, "the body is no picture (PNG, BMP, PGM) and no array (NPY) of them, and the model was "
-                                "trained on pictures");
+        return error_set(error, "the body is no picture (JPEG, PNG, BMP, PGM) and no array (NPY) of them, and the "
+                                "model was trained on pictures");
     }
-    return read_picture(call, intake, error);
+    return intake_add_picture(intake, call->body, call->size, error) || error_wrap(error, "the body");
 }
 
 /* A single image; those of an array are in "predictions". */

@@ -12,10 +12,12 @@
 extern const struct protocol protocol_open_inference;
 extern const struct protocol protocol_tensorflow_predict;
 extern const struct protocol protocol_tensorflow_classify;
+extern const struct protocol protocol_tensorflow_regress;
 extern const struct protocol protocol_plain;
 
 /* Write a model's metadata: inputs, outputs, their types and shapes. */
 void open_inference_describe(struct text_buffer *text, const struct served *served, const struct version *version);
+void open_inference_configure(struct text_buffer *text, const struct served *served, const struct version *version);
 void tensorflow_describe(struct text_buffer *text, const struct served *served, const struct version *version);
 
 /* --- Shared by the protocols (json.c) --- */
@@ -32,9 +34,6 @@ struct json_body {
 bool json_open_body(struct json_body *body, struct call *call, size_t size, struct error *error);
 void json_close_body(struct json_body *body);
 
-/* Converts a scalar to a field of a table; an array of one scalar counts as the scalar. */
-bool json_field(struct json_body *body, struct json_value value, struct csv_field *field, struct error *error);
-
 /* Copies a string to `room`, truncated to its size; false: not a string. */
 bool json_text(struct json_value value, char *room, size_t size);
 
@@ -43,17 +42,5 @@ void json_outcome(struct text_buffer *text, const struct outcome *outcome, int i
 
 /* Reads an integer from 0 to 2^30. */
 bool json_count(struct json_value value, int64_t *count);
-
-/* Reads the numbers of a nested or flat array, at most `most`; *whole: all are written as integers. */
-bool json_numbers(struct json_value array, float *values, size_t most, size_t *count, bool *whole, struct error *error);
-
-/*
- * Adds rows as TensorFlow Serving's clients and others send them: objects by column name, arrays in the columns' order,
- * pictures flat or as arrays of lines.
- */
-bool json_add_rows(struct json_body *body, struct intake *intake, struct json_value rows, struct error *error);
-
-/* Adds rows given as columns: {"age": [40, 41], "city": ["Ulm", "Bonn"]}. */
-bool json_add_columns(struct json_body *body, struct intake *intake, struct json_value columns, struct error *error);
 
 #endif

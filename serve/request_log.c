@@ -400,8 +400,12 @@ static bool write_picture(struct request_log *log, const struct item *item)
     struct error error;
     uint8_t *png;
     size_t size;
-    const int pixels = (int)item->size, side = image_side(pixels), width = side > 0 ? side : pixels;
-    if (!image_encode_png((const uint8_t *)item->bytes, width, pixels / width, &png, &size, &error)) {
+    const struct image_shape *shape = &item->version->trained.shape;
+    const struct image image = {.width = shape->width,
+                                .height = shape->height,
+                                .channels = shape->channels,
+                                .pixels = (uint8_t *)(uintptr_t)item->bytes};
+    if (!image_encode_png(&image, &png, &size, &error)) {
         return false;
     }
     stamp(log, text);

@@ -8,6 +8,8 @@
 
 #include "base/clock.h"
 #include "base/version.h"
+#include "observe/files.h"
+#include "observe/metrics.h"
 #include "serve/page.h"
 #include "serve/protocol.h"
 
@@ -68,7 +70,8 @@ static bool find_target(struct service *service, struct http_request *request, c
     int used = 0;
     *target = (struct target){.served = find_model(service, path, length)};
     if (!target->served) {
-        http_answer_error(request, 404, "there is no model %.*s here", (int)(length < 64 ? length : 64), path);
+        http_answer_error(request, 404, "there is no model %.*s here; GET /v2/repository/index lists them",
+                          (int)(length < 64 ? length : 64), path);
         return false;
     }
     const char *rest = path + length;
@@ -76,7 +79,9 @@ static bool find_target(struct service *service, struct http_request *request, c
         rest += used;
     }
     if (*rest != '\0' && (strlen(rest) >= sizeof target->verb || (*rest != '/' && *rest != ':'))) {
-        http_answer_error(request, 404, "not found; docs/serving.md lists the paths");
+        http_answer_error(request, 404,
+                          "not found: after %s comes nothing, /versions/N, or what GET /openapi.json lists",
+                          target->served->name);
         return false;
     }
     snprintf(target->verb, sizeof target->verb, "%s", *rest != '\0' ? rest + 1 : "");
@@ -103,11 +108,6 @@ static void describe(struct service *service, struct http_request *request, stru
     answer_text(service, request, &text, "application/json");
 }
 
-static bool is_post(const struct http_request *request)
-{
-    return http_request_method(request) == HTTP_METHOD_POST;
-}
-
 /* Passes the request, with its target's version, to the workers. */
 static void take(struct service *service, struct http_request *request, struct target *target,
                  const struct protocol *protocol)
@@ -125,14 +125,16 @@ static void handle_open_inference(void *context, struct http_request *request)
     if (!find_target(service, request, http_request_path(request) + strlen("/v2/models/"), &target)) {
         return;
     }
-    if (is_post(request) && strcmp(target.verb, "infer") == 0) {
+    if (strcmp(target.verb, "infer") == 0) {
         take(service, request, &target, &protocol_open_inference);
-    } else if (!is_post(request) && strcmp(target.verb, "ready") == 0) {
+    } else if (strcmp(target.verb, "ready") == 0) {
         answer_empty(request, target.version ? 200 : 503);
-    } else if (!is_post(request) && target.verb[0] == '\0') {
+    } else if (strcmp(target.verb, "config") == 0) {
+        describe(service, request, &target, open_inference_configure);
+    } else if (target.verb[0] == '\0') {
         describe(service, request, &target, open_inference_describe);
     } else {
-        http_answer_error(request, 404, "not found: POST .../infer, GET .../ready, or GET the model");
+        http_answer_error(request, 404, "not found: POST .../infer, GET .../ready, .../config, or GET the model");
     }
     version_let_go(target.version);
 }
@@ -175,6 +177,25 @@ static void handle_index(void *context, struct http_request *request)
     answer_text(context, request, &text, "application/json");
 }
 
+/* Triton's clients may ask to load a model: here the server finds new checkpoints itself. */
+static void handle_load(void *context, struct http_request *request)
+{
+    (void)context;
+    http_answer_error(
+        request, 400,
+        "models are not loaded or unloaded by requests: a newer checkpoint in a model's folder is loaded by "
+        "itself, and other models by starting trainer serve with NAME=RUN");
+}
+
+/* What Triton has beyond the protocol. */
+static void handle_extension(void *context, struct http_request *request)
+{
+    (void)context;
+    http_answer_error(request, 404,
+                      "not found: this extension of Triton is not supported; GET /v2 lists those that are, and GET "
+                      "/openapi.json all paths");
+}
+
 /* --- TensorFlow Serving --- */
 
 static void tensorflow_status(struct text_buffer *text, const struct served *served, const struct version *version)
@@ -203,17 +224,20 @@ static void handle_tensorflow(void *context, struct http_request *request)
     if (!find_target(service, request, http_request_path(request) + strlen("/v1/models/"), &target)) {
         return;
     }
-    if (is_post(request) && strcmp(target.verb, "predict") == 0) {
+    if (strcmp(target.verb, "predict") == 0) {
         take(service, request, &target, &protocol_tensorflow_predict);
-    } else if (is_post(request) && strcmp(target.verb, "classify") == 0) {
+    } else if (strcmp(target.verb, "classify") == 0) {
         take(service, request, &target, &protocol_tensorflow_classify);
-    } else if (!is_post(request) && strcmp(target.verb, "metadata") == 0) {
+    } else if (strcmp(target.verb, "regress") == 0) {
+        take(service, request, &target, &protocol_tensorflow_regress);
+    } else if (strcmp(target.verb, "metadata") == 0) {
         describe(service, request, &target, tensorflow_describe);
-    } else if (!is_post(request) && target.verb[0] == '\0') {
+    } else if (target.verb[0] == '\0') {
         describe(service, request, &target, tensorflow_status);
     } else {
-        http_answer_error(request, 404,
-                          "not found: POST ...:predict or ...:classify, GET .../metadata, or GET the model");
+        http_answer_error(
+            request, 404,
+            "not found: POST ...:predict, ...:classify or ...:regress, GET .../metadata, or GET the model");
     }
     version_let_go(target.version);
 }
@@ -231,7 +255,8 @@ static void handle_plain(void *context, struct http_request *request)
         return;
     }
     if (*path == '\0') {
-        http_answer_error(request, 404, "which model? Post to /predict/NAME; GET /v2/repository/index lists them");
+        http_answer_error(request, 404,
+                          "no model given: post to /predict/NAME; GET /v2/repository/index lists the names");
         return;
     }
     if (find_target(service, request, path + 1, &target)) {
@@ -279,31 +304,55 @@ static void put_family(struct text_buffer *text, bool open, const char *name, co
     text_buffer_add(text, "# TYPE %s%s %s\n# HELP %s%s %s\n", name, total, type, name, total, help);
 }
 
-static void put_histograms(struct text_buffer *text, bool open, const struct work_counts *counts)
+static void put_requests(struct text_buffer *text, bool open, struct service *service)
 {
-    uint64_t sum = 0;
-    put_family(text, open, "trainer_serve_latency_seconds", "histogram",
-               "From the end of a request to the beginning of its response.");
-    for (int i = 0; i < WORK_LATENCY_BUCKETS; i++) {
-        sum += atomic_load(&counts->latency[i]);
-        if (i < WORK_LATENCY_BUCKETS - 1) {
-            text_buffer_add(text, "trainer_serve_latency_seconds_bucket{le=\"%g\"} %llu\n", work_latency_bounds[i],
-                            (unsigned long long)sum);
+    static const char *const outcomes[] = {"answered", "faulty", "refused", "left"};
+    put_family(text, open, "trainer_serve_requests", "counter",
+               "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue or memory full, "
+               "or no model yet), left (the client did not wait).");
+    for (int i = 0; i < service->count; i++) {
+        struct served_counts *counts = &service->models[i].counts;
+        const uint64_t values[] = {atomic_load(&counts->answered), atomic_load(&counts->faulty),
+                                   atomic_load(&counts->refused), atomic_load(&counts->left)};
+        for (int k = 0; k < 4; k++) {
+            text_buffer_add(text, "trainer_serve_requests_total{model=\"%s\",outcome=\"%s\"} %llu\n",
+                            service->models[i].name, outcomes[k], (unsigned long long)values[k]);
         }
     }
-    text_buffer_add(text, "trainer_serve_latency_seconds_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
-    text_buffer_add(text, "trainer_serve_latency_seconds_sum %g\ntrainer_serve_latency_seconds_count %llu\n",
-                    (double)atomic_load(&counts->latency_us) / 1e6, (unsigned long long)sum);
-    sum = 0;
-    put_family(text, open, "trainer_serve_batch_rows", "histogram", "Rows computed together.");
-    for (int i = 0; i < WORK_BATCH_BUCKETS - 1; i++) {
-        sum += atomic_load(&counts->batch[i]);
-        text_buffer_add(text, "trainer_serve_batch_rows_bucket{le=\"%d\"} %llu\n", 1 << i, (unsigned long long)sum);
+}
+
+/* bounds: NULL: powers of two. */
+static void put_histogram(struct text_buffer *text, const char *name, const char *model, const double *bounds,
+                          const atomic_uint_fast64_t *buckets, int count, double total)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < count; i++) {
+        char bound[32] = "+Inf";
+        sum += atomic_load(&buckets[i]);
+        if (i < count - 1) {
+            snprintf(bound, sizeof bound, "%g", bounds ? bounds[i] : (double)(1 << i));
+        }
+        text_buffer_add(text, "%s_bucket{model=\"%s\",le=\"%s\"} %llu\n", name, model, bound, (unsigned long long)sum);
     }
-    sum += atomic_load(&counts->batch[WORK_BATCH_BUCKETS - 1]);
-    text_buffer_add(text, "trainer_serve_batch_rows_bucket{le=\"+Inf\"} %llu\n", (unsigned long long)sum);
-    text_buffer_add(text, "trainer_serve_batch_rows_sum %llu\ntrainer_serve_batch_rows_count %llu\n",
-                    (unsigned long long)atomic_load(&counts->rows), (unsigned long long)sum);
+    text_buffer_add(text, "%s_sum{model=\"%s\"} %.15g\n%s_count{model=\"%s\"} %llu\n", name, model, total, name, model,
+                    (unsigned long long)sum);
+}
+
+static void put_histograms(struct text_buffer *text, bool open, struct service *service)
+{
+    put_family(text, open, "trainer_serve_latency_seconds", "histogram",
+               "From the end of a request to the beginning of its response.");
+    for (int i = 0; i < service->count; i++) {
+        const struct served_counts *counts = &service->models[i].counts;
+        put_histogram(text, "trainer_serve_latency_seconds", service->models[i].name, work_latency_bounds,
+                      counts->latency, SERVED_LATENCY_BUCKETS, (double)atomic_load(&counts->latency_us) / 1e6);
+    }
+    put_family(text, open, "trainer_serve_batch_rows", "histogram", "Rows computed together.");
+    for (int i = 0; i < service->count; i++) {
+        const struct served_counts *counts = &service->models[i].counts;
+        put_histogram(text, "trainer_serve_batch_rows", service->models[i].name, NULL, counts->batch,
+                      SERVED_BATCH_BUCKETS, (double)atomic_load(&counts->rows));
+    }
 }
 
 static void put_memory(struct text_buffer *text, bool open, const struct service *service)
@@ -430,24 +479,14 @@ static void put_predictions(struct text_buffer *text, bool open, struct service 
 static void handle_metrics(void *context, struct http_request *request)
 {
     struct service *service = context;
-    const struct work_counts *counts = work_counts(service->work);
     const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
     struct text_buffer text = {.account = http_request_account(request)};
-    put_family(&text, open, "trainer_serve_requests", "counter",
-               "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue or memory full, "
-               "or no model yet), left (the client did not wait).");
-    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"answered\"} %llu\n",
-                    (unsigned long long)atomic_load(&counts->answered));
-    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"faulty\"} %llu\n",
-                    (unsigned long long)atomic_load(&counts->faulty));
-    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"refused\"} %llu\n",
-                    (unsigned long long)atomic_load(&counts->refused));
-    text_buffer_add(&text, "trainer_serve_requests_total{outcome=\"left\"} %llu\n",
-                    (unsigned long long)atomic_load(&counts->left));
+    metrics_write_process(&text, "serve", service->begun_s, service->server, open);
+    put_requests(&text, open, service);
     put_memory(&text, open, service);
     put_family(&text, open, "trainer_serve_queue_requests", "gauge", "Requests waiting for a worker.");
     text_buffer_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
-    put_histograms(&text, open, counts);
+    put_histograms(&text, open, service);
     put_models(&text, open, service);
     put_drift(&text, open, service);
     put_predictions(&text, open, service);
@@ -531,8 +570,11 @@ static void tick(void *context)
     access_flush(&service->access);
 }
 
+enum { MOST_SMALL = 4096 /* bytes of a body that is not a prediction's */ };
+
 static struct http_route routes[] = {
     {"/", HTTP_METHOD_GET, true, false, 0, page_get},
+    {"/app.css", HTTP_METHOD_GET, true, false, 0, files_get},
     {"/try.css", HTTP_METHOD_GET, true, false, 0, page_get},
     {"/try.js", HTTP_METHOD_GET, true, false, 0, page_get},
     {"/openapi.json", HTTP_METHOD_GET, true, false, 0, page_openapi},
@@ -543,9 +585,15 @@ static struct http_route routes[] = {
     {"/v2", HTTP_METHOD_GET, false, false, 0, handle_server},
     {"/v2/health/live", HTTP_METHOD_GET, true, true, 0, handle_alive},
     {"/v2/health/ready", HTTP_METHOD_GET, true, true, 0, handle_ready},
-    {"/v2/repository/index", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, 4096, handle_index},
-    {"/v2/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, 0, handle_open_inference},
-    {"/v1/models/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
+    {"/v2/repository/index", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, MOST_SMALL, handle_index},
+    {"/v2/repository/models/*", HTTP_METHOD_POST, false, false, MOST_SMALL, handle_load},
+    {"/v2/models/*/infer", HTTP_METHOD_POST, false, false, 0, handle_open_inference},
+    {"/v2/models/*", HTTP_METHOD_GET, false, false, 0, handle_open_inference},
+    {"/v2/*", HTTP_METHOD_GET | HTTP_METHOD_POST, false, false, MOST_SMALL, handle_extension},
+    {"/v1/models/*:predict", HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
+    {"/v1/models/*:classify", HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
+    {"/v1/models/*:regress", HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
+    {"/v1/models/*", HTTP_METHOD_GET, false, false, 0, handle_tensorflow},
     {"/predict", HTTP_METHOD_POST, false, false, 0, handle_plain},
     {"/predict/*", HTTP_METHOD_POST, false, false, 0, handle_plain},
     {NULL, 0, false, false, 0, NULL},
@@ -573,7 +621,9 @@ bool routes_serve(struct service *service, const struct guard *guard, struct err
                                    .log = service->access.path ? log_access : NULL,
                                    .most_bytes = service->most_memory,
                                    .most_each = service->most_memory / REQUEST_PART,
-                                   .memory_setting = "--max_memory_mb"};
+                                   .memory_setting = "--max_memory_mb",
+                                   .body_setting = "--max_body_mb",
+                                   .paths_at = "GET /openapi.json"};
     guard_apply(guard, &options);
     options.listener = service->listener;
     return http_server_start(&service->server, &options, error);

@@ -120,8 +120,8 @@ static bool add_models(const struct command_call *call, struct service *service,
         return error_set(error, "out of memory for %d models", count);
     }
     if (call->operand_count == 0 && call->config->output.train_dir[0] == '\0') {
-        return error_set(error,
-                         "which model? Name its folder: trainer serve run1, or trainer serve digits=run1 plant=run2");
+        return error_set(
+            error, "no model given: name its folder, as in trainer serve run1 or trainer serve digits=run1 plant=run2");
     }
     for (int i = 0; i < call->operand_count; i++) {
         if (!add_model(service, call->config, call->operands[i], error)) {
@@ -180,24 +180,28 @@ static bool share_references(struct service *service, const char *text, struct e
 
 /* --- following the checkpoints --- */
 
-static void tell_current(const struct served *served)
+/* before: the step that was in service; -1: none. */
+static void report_current(const struct served *served, int64_t before)
 {
     const struct version *version = served->current;
     char checked[64] = "";
     if (version->checked_rows > 0) {
         snprintf(checked, sizeof checked, "; checked on %d rows kept with it", version->checked_rows);
     }
-    log_info("%s: %s, step %lld, is in service%s", served->name, version->path, (long long)version->number, checked);
+    log_info("%s: %s, step %lld, is in service%s%s; digest %.12s", served->name, version->path,
+             (long long)version->number, checked,
+             version->number == before ? "; another model than the one before, of the same step" : "", version->digest);
 }
 
 static void refresh(struct served *served)
 {
     struct error error;
     const struct version *before = served->current; /* only this thread changes it */
+    const int64_t step = before ? before->number : -1;
     const uint64_t failures = served->failures;
     if (served_refresh(served, &error)) {
         if (served->current != before) {
-            tell_current(served);
+            report_current(served, step);
         }
     } else if (served->failures != failures) {
         log_warning("%s: %s%s", served->name, error.text, before ? "; the one in service stays" : "");
@@ -210,7 +214,7 @@ static bool load_all(struct service *service, struct error *error)
     for (int i = 0; i < service->count; i++) {
         struct served *served = &service->models[i];
         if (served_refresh(served, error)) {
-            tell_current(served);
+            report_current(served, -1);
         } else if (!file_is_folder(served->source) || served->was_found) {
             return false;
         } else {

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/protocol.h"
-#include "worker/data/table/schema.h"
+#include "serve/tensor.h"
 
 struct tensorflow_form {
     bool by_columns;
@@ -16,8 +15,8 @@ struct tensorflow_form {
 
 static bool check_signature(struct json_value name, struct error *error)
 {
-    static const char *const known[] = {"serving_default", "predict", "classify"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const known[] = {"serving_default", "predict", "classify", "regress"};
+    for (int i = 0; i < 4; i++) {
         if (name.kind == JSON_NONE || json_is(name, known[i])) {
             return true;
         }
@@ -25,10 +24,37 @@ static bool check_signature(struct json_value name, struct error *error)
     return error_set(error, "signature_name: only serving_default exists");
 }
 
+/* {"age": [40, 41], "city": ["Ulm", "Bonn"]} */
+static bool read_columns(struct call *call, struct intake *intake, struct json_body *body, struct json_value columns,
+                         struct error *error)
+{
+    const size_t count = json_length(columns);
+    struct json_walk walk = json_walk(columns);
+    if (!call_charge(call, (count + 1) * sizeof(struct tensor), error)) {
+        return false;
+    }
+    struct tensor *tensors = calloc(count + 1, sizeof *tensors);
+    bool done = tensors || error_set(error, "out of memory for %zu columns", count);
+    for (size_t i = 0; done && i < count; i++) {
+        struct tensor *tensor = &tensors[i];
+        *tensor = (struct tensor){.type = TENSOR_ANY, .width = 1};
+        json_next_member(&walk, &tensor->name, &tensor->data);
+        tensor->rows = (int64_t)json_length(tensor->data);
+        if (tensor->data.kind != JSON_ARRAY) {
+            done = error_set(error, "column %.*s: is %s, not an array of values",
+                             (int)(tensor->name.size < 64 ? tensor->name.size : 64), tensor->name.text,
+                             json_kind_name(tensor->data.kind));
+        }
+    }
+    done = done && tensor_add_table(body, intake, tensors, (int)count, error);
+    free(tensors);
+    return done;
+}
+
 static bool read_rows(struct call *call, struct intake *intake, struct json_body *body, struct error *error)
 {
     struct tensorflow_form *form = call->format;
-    const bool classifies = call->protocol == &protocol_tensorflow_classify;
+    const bool classifies = call->protocol != &protocol_tensorflow_predict;
     const char *rows_name = classifies ? "examples" : "instances";
     struct json_value rows = {.kind = JSON_NONE}, columns = rows, signature = rows, name, value;
     struct json_walk members = json_walk(body->root); /* a single walk: rows may be long */
@@ -50,7 +76,7 @@ static bool read_rows(struct call *call, struct intake *intake, struct json_body
     }
     form->by_columns = columns.kind != JSON_NONE;
     if (columns.kind == JSON_OBJECT && !version_is_of_pictures(call->version)) {
-        return json_add_columns(body, intake, columns, error);
+        return read_columns(call, intake, body, columns, error);
     }
     if (columns.kind == JSON_OBJECT) { /* images are one column */
         struct json_walk walk = json_walk(columns);
@@ -58,7 +84,7 @@ static bool read_rows(struct call *call, struct intake *intake, struct json_body
             return error_set(error, "inputs: is empty");
         }
     }
-    return json_add_rows(body, intake, form->by_columns ? columns : rows, error);
+    return tensor_add_rows(body, intake, form->by_columns ? columns : rows, error);
 }
 
 static bool read_call(struct call *call, struct intake *intake, struct error *error)
@@ -143,6 +169,36 @@ static const char *write_classes(struct call *call, const struct answers *answer
     return "application/json";
 }
 
+/* [29.9, 14.2] */
+static const char *write_numbers(struct call *call, const struct answers *answers, struct text_buffer *body,
+                                 char headers[512])
+{
+    struct outcome outcome;
+    (void)call;
+    (void)headers;
+    if (!outcome_create(&outcome, &answers->version->trained)) {
+        body->failed = true;
+        return NULL;
+    }
+    json_write_open(body, NULL, '{');
+    json_write_open(body, "results", '[');
+    for (int row = 0; row < answers->count; row++) {
+        put_row(body, answers, row, &outcome);
+    }
+    json_write_close(body, ']');
+    json_write_close(body, '}');
+    outcome_free(&outcome);
+    return "application/json";
+}
+
+static bool read_regression(struct call *call, struct intake *intake, struct error *error)
+{
+    return (outcome_kind(&call->version->trained) == OUTCOME_NUMBERS ||
+            error_set(error, "%s predicts no numbers; use :predict or :classify", call->served->name)) &&
+           read_call(call, intake, error);
+}
+
+const struct protocol protocol_tensorflow_regress = {.read = read_regression, .write = write_numbers};
 const struct protocol protocol_tensorflow_predict = {.read = read_call, .write = write_predictions};
 const struct protocol protocol_tensorflow_classify = {.read = read_call, .write = write_classes};
 

@@ -2,6 +2,7 @@
 #include "serve/work.h"
 
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,8 @@
 #include "serve/request_log.h"
 #include "worker/data/table/schema.h"
 
-const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
-                                                              0.05,   0.1,    0.2,    0.5,   1,     2,     5};
+const double work_latency_bounds[SERVED_LATENCY_BUCKETS - 1] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
+                                                                0.05,   0.1,    0.2,    0.5,   1,     2,     5};
 
 enum {
     MOST_SPARE = 256,
@@ -48,7 +49,6 @@ struct work {
     bool stops;
     struct call *spare; /* for reuse, with their texts' memory */
     int spare_count;
-    struct work_counts counts;
 };
 
 int work_waiting(struct work *work)
@@ -57,11 +57,6 @@ int work_waiting(struct work *work)
     const int waiting = work->waiting;
     pthread_mutex_unlock(&work->mutex);
     return waiting;
-}
-
-const struct work_counts *work_counts(const struct work *work)
-{
-    return &work->counts;
 }
 
 /* --- the queue --- */
@@ -100,6 +95,16 @@ static void call_give_back(void *owner)
     }
 }
 
+bool call_fault(struct call *call, int status, struct error *error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    call->status = status;
+    return false;
+}
+
 bool call_charge(struct call *call, size_t bytes, struct error *error)
 {
     if (!budget_charge(call->account, bytes, error)) {
@@ -128,11 +133,11 @@ static struct call *call_create(struct work *work)
     return call ? call : calloc(1, sizeof *call);
 }
 
-static void refuse(struct work *work, struct http_request *request, const char *why)
+static void refuse(struct served *served, struct http_request *request, const char *why)
 {
     char text[256];
     struct text_buffer body = {0};
-    atomic_fetch_add(&work->counts.refused, 1);
+    atomic_fetch_add(&served->counts.refused, 1);
     snprintf(text, sizeof text, "%s", why);
     json_write_open(&body, NULL, '{');
     json_write_string(&body, "error", text);
@@ -151,17 +156,19 @@ static void refuse(struct work *work, struct http_request *request, const char *
 /* Frees it and answers with why it failed. status: unless a charge was refused. */
 static void fail(struct call *call, int status, const char *why)
 {
-    struct work_counts *counts = &call->work->counts;
+    struct served_counts *counts = &call->served->counts;
     struct error error;
     const enum budget_refusal refusal = budget_is_closed(call->account) ? BUDGET_GONE : budget_refusal(call->account);
     if (refusal == BUDGET_NEVER || refusal == BUDGET_LATER) {
         budget_explain(call->account, &error);
         why = error.text;
     }
-    atomic_fetch_add(refusal == BUDGET_GONE    ? &counts->left
-                     : refusal == BUDGET_LATER ? &counts->refused
-                                               : &counts->faulty,
-                     1);
+    if (!call->is_trial) {
+        atomic_fetch_add(refusal == BUDGET_GONE    ? &counts->left
+                         : refusal == BUDGET_LATER ? &counts->refused
+                                                   : &counts->faulty,
+                         1);
+    }
     status = refusal == BUDGET_NEVER ? 413 : refusal != BUDGET_FITS ? 503 : status;
     call_end(call);
     text_buffer_free(&call->text);
@@ -175,13 +182,13 @@ void work_take(struct work *work, struct http_request *request, struct served *s
                const struct protocol *protocol)
 {
     if (!version) {
-        refuse(work, request, "the model is not loaded yet; /readyz says why");
+        refuse(served, request, "the model is not loaded yet; /readyz says why");
         return;
     }
     struct call *call = call_create(work);
     if (!call) {
         version_let_go(version);
-        refuse(work, request, "out of memory; try again");
+        refuse(served, request, "out of memory; try again");
         return;
     }
     struct budget_account *account = http_request_account(request);
@@ -206,7 +213,7 @@ void work_take(struct work *work, struct http_request *request, struct served *s
     pthread_mutex_unlock(&work->mutex);
     if (!fits) {
         call_free(call);
-        refuse(work, request, "too many requests are waiting; try again");
+        refuse(served, request, "too many requests are waiting; try again");
     }
 }
 
@@ -256,10 +263,12 @@ struct unpacked {
     size_t size, room; /* charged to the call */
 };
 
-static bool check_size(const struct unpacked *unpacked, size_t most, struct error *error)
+static bool check_size(struct call *call, const struct unpacked *unpacked, size_t most, struct error *error)
 {
     return unpacked->size <= most ||
-           error_set(error, "the body is more than %zu bytes unpacked; send fewer rows at a time", most);
+           call_fault(call, 413, error,
+                      "the body is more than %zu bytes unpacked; send fewer rows at a time, or raise --max_body_mb",
+                      most);
 }
 
 static bool widen(struct call *call, struct unpacked *unpacked, size_t most, struct error *error)
@@ -288,7 +297,7 @@ static bool inflate_all(struct call *call, z_stream *stream, bool is_gzip, struc
         if (status == Z_STREAM_END && inflateReset(stream) != Z_OK) {
             return error_set(error, "out of memory to unpack the body");
         }
-        if (!check_size(unpacked, most, error)) {
+        if (!check_size(call, unpacked, most, error)) {
             return false;
         }
         if (unpacked->size == unpacked->room && !widen(call, unpacked, most, error)) {
@@ -306,7 +315,7 @@ static bool inflate_all(struct call *call, z_stream *stream, bool is_gzip, struc
             return error_set(error, "the body is not complete %s", is_gzip ? "gzip" : "deflate");
         }
     }
-    return check_size(unpacked, most, error) &&
+    return check_size(call, unpacked, most, error) &&
            (stream->avail_in == 0 || error_set(error, "the body has bytes behind its deflate data"));
 }
 
@@ -320,8 +329,9 @@ static bool unpack(const struct work *work, struct call *call, struct unpacked *
     }
     const bool is_gzip = strcasecmp(encoding, "gzip") == 0 || strcasecmp(encoding, "x-gzip") == 0;
     if (!is_gzip && strcasecmp(encoding, "deflate") != 0) {
-        return error_set(
-            error, "Content-Encoding %.32s is not known here; send gzip, deflate, or the bytes as they are", encoding);
+        return call_fault(call, 415, error,
+                          "Content-Encoding %.32s is not known here; send gzip, deflate, or the bytes as they are",
+                          encoding);
     }
     z_stream stream = {.next_in = (Bytef *)(uintptr_t)call->body, .avail_in = (uInt)call->size};
     if (inflateInit2(&stream, is_gzip ? 15 + 16 : 15) != Z_OK) {
@@ -345,7 +355,8 @@ static bool read_call(const struct work *work, struct call *call, struct intake 
 {
     struct unpacked unpacked = {.bytes = NULL};
     call->first = intake->examples.count;
-    call->is_kept = call->served->log && request_log_wants(call->served->log);
+    call->is_trial = http_request_header(call->request, "trainer-try");
+    call->is_kept = !call->is_trial && call->served->log && request_log_wants(call->served->log);
     call->first_raw = intake->raw.size;
     intake->keeps = call->is_kept && call->version->trained.schema;
     intake->lent.count = 0;
@@ -375,26 +386,25 @@ static bool read_call(const struct work *work, struct call *call, struct intake 
 
 /* --- computing --- */
 
-static void count_latency(struct work *work, const struct call *call)
+static void count_latency(const struct call *call)
 {
     const double seconds = clock_monotonic_s() - call->arrived_s;
     int bucket = 0;
-    while (bucket < WORK_LATENCY_BUCKETS - 1 && seconds > work_latency_bounds[bucket]) {
+    while (bucket < SERVED_LATENCY_BUCKETS - 1 && seconds > work_latency_bounds[bucket]) {
         bucket++;
     }
-    atomic_fetch_add(&work->counts.latency[bucket], 1);
-    atomic_fetch_add(&work->counts.latency_us, (uint64_t)(seconds * 1e6));
+    atomic_fetch_add(&call->served->counts.latency[bucket], 1);
+    atomic_fetch_add(&call->served->counts.latency_us, (uint64_t)(seconds * 1e6));
 }
 
-static void count_batch(struct work *work, int rows)
+static void count_batch(struct served_counts *counts, int rows)
 {
     int bucket = 0;
-    while (bucket < WORK_BATCH_BUCKETS - 1 && rows > 1 << bucket) {
+    while (bucket < SERVED_BATCH_BUCKETS - 1 && rows > 1 << bucket) {
         bucket++;
     }
-    atomic_fetch_add(&work->counts.batch[bucket], 1);
-    atomic_fetch_add(&work->counts.batches, 1);
-    atomic_fetch_add(&work->counts.rows, (uint64_t)rows);
+    atomic_fetch_add(&counts->batch[bucket], 1);
+    atomic_fetch_add(&counts->rows, (uint64_t)rows);
 }
 
 /* Has the client of any of them gone? Once that is false, none had gone before. */
@@ -462,16 +472,24 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
                          version_outputs(version), &alone, error);
 }
 
-/* Outputs of those who have gone may not have been computed. */
+static bool has_trial(const struct call *calls)
+{
+    while (calls && !calls->is_trial) {
+        calls = calls->next;
+    }
+    return calls;
+}
+
+/* Outputs of those who have gone may not have been computed, and trials do not count. */
 static void compare(const struct worker *worker, struct version *version, const struct call *calls)
 {
     const struct examples *rows = &worker->intake.examples;
-    if (!one_has_gone(calls)) {
+    if (!one_has_gone(calls) && !has_trial(calls)) {
         drift_add(&version->drift, rows, worker->outputs);
         return;
     }
     for (const struct call *call = calls; call; call = call->next) {
-        if (call->lent.count == 0 && call->count > 0 && !budget_is_closed(call->account)) {
+        if (call->lent.count == 0 && call->count > 0 && !call->is_trial && !budget_is_closed(call->account)) {
             const struct examples part = examples_part(rows, call->first, call->count);
             drift_add(&version->drift, &part, outputs_at(worker, version, call->first));
         }
@@ -488,7 +506,7 @@ static bool forward_intake(struct worker *worker, struct version *version, const
     for (const struct call *call = calls; call; call = call->next) {
         all_wide &= call->is_wide || call->lent.count > 0 || call->count == 0;
     }
-    count_batch(worker->work, rows->count);
+    count_batch(&calls->served->counts, rows->count);
     if (!all_wide &&
         !forward_parts(engine, rows, rows->count, worker->outputs, version_outputs(version), calls, error)) {
         return false;
@@ -507,12 +525,12 @@ static bool forward_lent(struct worker *worker, struct version *version, const s
 {
     struct engine *engine = version->engines[worker->index];
     float *outputs = outputs_at(worker, version, call->first);
-    count_batch(worker->work, call->count);
+    count_batch(&call->served->counts, call->count);
     const struct call alone = {.account = call->account};
     if (!forward_parts(engine, &call->lent, call->count, outputs, version_outputs(version), &alone, error)) {
         return false;
     }
-    if (!budget_is_closed(call->account)) {
+    if (!call->is_trial && !budget_is_closed(call->account)) {
         drift_add(&version->drift, &call->lent, outputs);
     }
     return true;
@@ -578,14 +596,16 @@ static void answer(struct worker *worker, struct call *call)
     if (call->is_kept) {
         keep(&worker->intake, call, &answers);
     }
-    atomic_fetch_add(&worker->work->counts.answered, 1);
+    if (!call->is_trial) {
+        atomic_fetch_add(&call->served->counts.answered, 1);
+        count_latency(call);
+    }
     snprintf(more, sizeof more, "Model-Name: %s\r\nModel-Version: %lld\r\n%s", call->served->name,
              (long long)version->number, headers);
     if (call->tail.size == 0 && call->text.size >= PACK_LEAST) {
         const bool busy = work_waiting(worker->work) > worker->work->options.workers;
         pack_answer(&worker->packer, call->request, busy, &call->text, more, sizeof more);
     }
-    count_latency(worker->work, call);
     call_end(call);
     http_answer(call->request, &(struct http_answer){.status = 200,
                                                      .type = type,
@@ -615,7 +635,7 @@ static struct call *read_all(struct worker *worker, struct call *calls)
             continue;
         }
         budget_move(call->account, &worker->account, call->charged);
-        fail(call, ready ? 400 : 500, error.text);
+        fail(call, !ready ? 500 : call->status > 0 ? call->status : 400, error.text);
     }
     return kept;
 }

@@ -32,12 +32,14 @@ struct call {
     int first, count;        /* its rows in the intake; for lent rows, among the outputs */
     struct examples lent;    /* pictures computed in place in its body; count 0: none */
     const float *numbers;    /* likewise, for wide rows; NULL: they are in the intake */
+    bool is_trial;           /* from the try-out page: not part of the traffic that drift, log and counts are about */
     bool is_kept;            /* in the log of requests */
     size_t first_raw;        /* then, for a table: their offset in the intake's raw rows... */
     size_t raw_size;         /* ...and how many bytes they take */
     bool is_wide;            /* of pictures: some pixels are not whole levels of grey */
     bool is_array;           /* plain posts: pictures of an array, not a single one... */
     bool is_written;         /* ...or rows, whose answer is in `text` already */
+    int status;              /* of an error, if `read` fails; 0: 400 */
     void *format;            /* state from `read` for `write`; malloc'd, freed with the call */
     struct text_buffer text; /* the answer's body, until it is sent... */
     struct text_buffer tail; /* ...and `write`'s raw bytes to send after it */
@@ -46,14 +48,18 @@ struct call {
 /* How a client's requests are read and answered, on worker threads. */
 struct protocol {
     /*
-     * Adds the body's rows to the intake. False: the client's fault, answered with 400; or with 413 or 503 if a charge
-     * to the call's account was refused.
+     * Adds the body's rows to the intake. False: the client's fault, answered with call->status, or with 413 or 503 if
+     * a charge to the call's account was refused.
      */
     bool (*read)(struct call *call, struct intake *intake, struct error *error);
     /* Writes the answer's body, and call->tail; returns its content type. headers: more lines, "" for none. */
     const char *(*write)(struct call *call, const struct answers *answers, struct text_buffer *body, char headers[512]);
     void (*forget)(struct call *call); /* frees what call->format points to; NULL: nothing to free */
 };
+
+/* An error that is answered with this status. Returns false. */
+bool call_fault(struct call *call, int status, struct error *error, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* Charges memory that the call needs until it is answered. False: it is refused. */
 bool call_charge(struct call *call, size_t bytes, struct error *error);
@@ -67,18 +73,7 @@ struct work_options {
 };
 
 /* Upper bounds of the histograms' buckets; the last one has none. */
-enum { WORK_LATENCY_BUCKETS = 16, WORK_BATCH_BUCKETS = 12 };
-extern const double work_latency_bounds[WORK_LATENCY_BUCKETS - 1];
-
-struct work_counts {
-    atomic_uint_fast64_t answered, faulty,
-        refused;               /* requests: with 200; at fault; refused by a full queue or memory */
-    atomic_uint_fast64_t left; /* whose clients left before their answer */
-    atomic_uint_fast64_t rows, batches;
-    atomic_uint_fast64_t latency[WORK_LATENCY_BUCKETS]; /* from the end of the request to the start of the answer */
-    atomic_uint_fast64_t latency_us;
-    atomic_uint_fast64_t batch[WORK_BATCH_BUCKETS]; /* rows: at most 1, 2, 4, ... */
-};
+extern const double work_latency_bounds[SERVED_LATENCY_BUCKETS - 1];
 
 struct work;
 bool work_start(struct work **work, const struct work_options *options, struct error *error);
@@ -93,6 +88,5 @@ void work_take(struct work *work, struct http_request *request, struct served *s
                const struct protocol *protocol);
 
 int work_waiting(struct work *work);
-const struct work_counts *work_counts(const struct work *work);
 
 #endif

@@ -29,12 +29,16 @@ class Run:
         self.name, self.steps = name, steps
         self.started = time.time() - length
         self.state, self.waiting_for, self.rollout, self.drift, self.role = "training", None, None, [], "ps"
-        self.best, self.extras, self.events = None, {}, []
+        self.extras, self.events, self.best, self.test = {}, [], {"step": 1000, "value": 0.9731}, {}
+        self.about = {"command": f"trainer train --data_dir=mnist --optimizer=adam --train_dir={name}",
+                      "data": "IDX files in mnist: 55,000 training, 5,000 validation images, 28x28, 10 classes",
+                      "settings": {"layers": "784,500,10", "optimizer": "adam", "learning_rate": "0.001",
+                                   "batch_size": "100", "epochs": "10", "seed": str(seed), "data_dir": "mnist"}}
         self.steps_per_s = 900 / (1 + 0.2 * seed)
         self.noise, self.length = noise, length
         self.members = [self.member("ps", i) for i in range(ps)] + [self.member("worker", i) for i in range(workers)]
         self.checkpoints = {"last_step": None, "last_time": None, "last_path": "", "duration_s": None, "written": 0,
-                            "failed": 0}
+                            "failed": 0, "best_step": None, "best_path": None}
         self.samples = [self.sample(self.started + i) for i in range(length)]
 
     def member(self, role, task):
@@ -55,11 +59,16 @@ class Run:
         age = at - self.started
         step = int(min(self.steps, age * self.steps / max(1, self.length * 1.5)))
         wave = self.noise * self.random.gauss(0, 1)
-        accuracy = 0.985 - 0.6 * math.exp(-age / 60) + 0.004 * wave if int(age) % 10 == 0 else None
+        validates = int(age) % 30 == 0
+        accuracy = 0.985 - 0.6 * math.exp(-age / 60) + 0.004 * wave if validates else None
+        if validates and accuracy > self.best["value"]:
+            self.best = {"step": step, "value": accuracy}
         return {"time": at, "global_step": step, "loss": max(0.01, 2.3 * math.exp(-age / 90) + 0.06 + 0.3 * wave *
                                                              math.exp(-age / 200)),
                 "learning_rate": 0.1 * 0.95**(step // 200), "steps_per_s": self.steps_per_s * (1 + 0.2 * wave),
                 "examples_per_s": self.steps_per_s * 100 * (1 + 0.2 * wave), "metric:accuracy": accuracy,
+                "metric:loss": 2.3 * math.exp(-age / 90) + 0.09 + 0.01 * wave if validates else None,
+                "metric:f1": accuracy - 0.003 if validates else None,
                 "memory_bytes": 65e6 + age * 2e3, "cpu_percent": 180 + 100 * wave, "bytes_in_per_s": 3e8,
                 "bytes_out_per_s": 2.8e8}
 
@@ -85,7 +94,7 @@ class Run:
                              "eta_s": (self.steps - last["global_step"]) / 5 if self.state == "training" else None,
                              "steps_per_s": last["steps_per_s"], "examples_per_s": last["examples_per_s"],
                              "learning_rate": last["learning_rate"], "loss": last["loss"],
-                             "metrics": {"accuracy": 0.9712}, "best": {"step": 1000, "value": 0.9731}},
+                             "metrics": {"accuracy": 0.9712, "loss": 0.0934}, "test": self.test, "best": self.best},
                 "members": self.members, "missing": sum(each["missing"] for each in self.members),
                 "checkpoints": self.checkpoints, "rollout": self.rollout, "drift": self.drift,
                 "event_id": len(self.events)}
@@ -123,6 +132,7 @@ def eventful(run):
     for i, event in enumerate(run.events):
         event["id"] = i + 1
     run.checkpoints.update(last_step=int(steps * 5 / 9), last_time=start + 451, duration_s=0.083, written=5,
+                           best_step=1000, best_path=f"/var/lib/trainer/{run.name}/best.safetensors",
                            last_path=f"/var/lib/trainer/{run.name}/model-{int(steps * 5 / 9)}.safetensors")
 
 
@@ -147,6 +157,10 @@ def picture_extras(seed=3):
         "mistakes": {"height": 28, "width": 28, "mistakes": [
             {"label": str(draw.randrange(10)), "predicted": str(draw.randrange(10)), "confidence": draw.uniform(0.7, 1),
              "pixels": digit()} for _ in range(24)]},
+        "classes": {"step": 2750, "classes": [
+            {"name": str(i), "examples": 100, "correct": 90 + i % 9,
+             "predicted": [90 + i % 9 if i == k else (10 - i % 9) if k == (i + 3) % 10 else 0 for k in range(10)]}
+            for i in range(10)]},
         "columns": {"columns": [{"name": f"column {chr(97 + i)}", "importance": 0.31 * 0.7**i - 0.002}
                                 for i in range(14)]},
     }
@@ -187,7 +201,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         told = {"runs": lambda: {"runs": [{"id": str(i), "name": each.name}
                                           for i, each in enumerate(self.server.runs)]},
                 "status": run.status, "events": lambda: {"events": run.events[-1024:]},
-                "history": lambda: run.history(float(self.query.get("since", 0)))}
+                "about": lambda: run.about, "history": lambda: run.history(float(self.query.get("since", 0)))}
         told.update({name: lambda value=value: value for name, value in run.extras.items()})
         if what not in told:
             return self.answer(404, b'{"error": "no such thing"}')

@@ -1,5 +1,6 @@
 """The binary as a file, and the build that made it."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -264,8 +265,8 @@ def test_altered_download_is_not_used(root, tmp_path):
     folder = cache / "cjson"
     folder.mkdir(parents=True)
     (folder / "cjson_1.7.18-1.dsc").write_text("Version: 1.7.18-1\n")
-    digest = "0" * 64
-    (folder / "SHA256SUMS").write_text(f"{digest}  cjson_1.7.18-1.dsc\n")
+    digest = hashlib.sha256(b"Version: 1.7.18-1\n").hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{digest}  cjson_1.7.18-1.dsc\n")  # of its own making
     path = tmp_path / "bin"
     path.mkdir()
     (path / "apt-get").write_text("#!/bin/sh\nexit 1\n")
@@ -273,6 +274,63 @@ def test_altered_download_is_not_used(root, tmp_path):
     result = fetch(root, tmp_path, "cjson", DEPS_CACHE=str(cache), PATH=f"{path}:{os.environ['PATH']}")
     assert result.returncode == 1
     assert "DEPS_DIR=" in result.stderr
+
+
+def llhttp_package(folder, version):
+    """A package like Debian's, and the path of its header's digest in the tree."""
+    source = folder / "package/usr/src/llhttp/include"
+    source.mkdir(parents=True)
+    major, minor, patch = version.split(".")
+    (source / "llhttp.h").write_text(
+        f"#define LLHTTP_VERSION_MAJOR {major}\n#define LLHTTP_VERSION_MINOR {minor}\n"
+        f"#define LLHTTP_VERSION_PATCH {patch}\n"
+    )
+    control = folder / "package/DEBIAN"
+    control.mkdir()
+    (control / "control").write_text(
+        f"Package: llhttp\nVersion: {version}\nArchitecture: all\nMaintainer: x <x@x>\nDescription: x\n"
+    )
+    cache = folder / "cache/llhttp"
+    cache.mkdir(parents=True)
+    subprocess.run(["dpkg-deb", "-b", folder / "package", cache / "l.deb"], check=True, capture_output=True)
+    listed = hashlib.sha256((source / "llhttp.h").read_bytes()).hexdigest() + "  ./include/llhttp.h\n"
+    return cache / "l.deb", hashlib.sha256(listed.encode()).hexdigest()
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpkg-deb")
+def test_sources_are_what_the_tree_says(root, tmp_path):
+    """Before they are unpacked, and after; in the cache, too."""
+    package, tree = llhttp_package(tmp_path, "9.4.3")
+    digest = hashlib.sha256(package.read_bytes()).hexdigest()
+    pins, bare = tmp_path / "digests", tmp_path / "bin"
+    bare.mkdir()
+    (bare / "apt-get").write_text("#!/bin/sh\nexit 1\n")
+    (bare / "apt-get").chmod(0o755)
+
+    def take(file, unpacked):
+        pins.write_text(f"# comment\nllhttp 9.4.3 l.deb {file}\nllhttp 9.4.3 tree {unpacked}\n")
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        path = f"{bare}:{os.environ['PATH']}"
+        return fetch(root, tmp_path, "llhttp", DEPS_CACHE=str(tmp_path / "cache"), DEPS_DIGESTS=str(pins), PATH=path)
+
+    assert take(digest, tree).returncode == 0
+    assert (tmp_path / "out/include/llhttp.h").exists()
+    result = take(digest, "0" * 64)
+    assert result.returncode == 1 and "what was unpacked differs from the digest in" in result.stderr
+    assert not (tmp_path / "out").exists()
+    assert take("0" * 64, tree).returncode == 1  # asks for another, and cannot
+    (package.parent / "more.deb").write_bytes(package.read_bytes())
+    assert take(digest, tree).returncode == 1
+
+
+def test_every_library_has_digests(root):
+    names = set(re.findall(r"^([a-z-]+)\) +oldest=", (root / "base/deps/fetch").read_text(), re.M))
+    lines = [line.split() for line in (root / "base/deps/digests").read_text().splitlines() if line[:1] != "#"]
+    assert all(len(line) == 4 and re.fullmatch(r"[0-9a-f]{64}", line[3]) for line in lines)
+    for name in names:
+        own = [line for line in lines if line[0] == name]
+        assert len({version for _, version, _, _ in own}) == 1, name
+        assert [file for _, _, file, _ in own].count("tree") == 1 and len(own) >= 2, name
 
 
 # --- MNIST ---

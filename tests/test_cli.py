@@ -69,6 +69,9 @@ TOPICS = [
     ["help"],
     ["flags"],
     ["files"],
+    ["keygen"],
+    ["rollout"],
+    ["serve"],
     ["batch_size"],
     ["train.batch_size"],
     ["model"],
@@ -80,7 +83,7 @@ def test_help_fits_a_page(run, topic):
     text = run("help", *topic).stdout
     assert text.strip()
     for line in text.splitlines():
-        assert len(line) <= 100, line
+        assert len(line) <= 80, line
         assert line == line.rstrip()
 
 

@@ -147,7 +147,11 @@ def test_user_data_is_of_the_same_form_as_the_rest(trainer, tmp_path):
     assert cluster["cluster.task_index"]["value"] == len(cluster["cluster.worker_hosts"]["value"]) - 1 == 3
     script = [command if isinstance(command, str) else " ".join(map(shell_word, command)) for command in data["runcmd"]]
     assert tool("sh", "-n", "-c", "\n".join(script)).returncode == 0
-    assert any("sha256sum --check" in line for line in script)
+    fetched = {command[command.index("-o") + 1] for command in data["runcmd"] if command[0] == "curl"}
+    (check,) = [number for number, line in enumerate(script) if "sha256sum --check" in line]
+    assert fetched == set(re.findall(r"0{64}  ([\w/@.]+)", script[check])) and len(fetched) == 2
+    installed = [number for number, command in enumerate(data["runcmd"]) if command[:1] == ["install"]]
+    assert min(installed) > check  # nothing is where it would run before it was checked
 
 
 def shell_word(word):

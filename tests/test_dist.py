@@ -429,7 +429,8 @@ def test_the_bill_of_materials(release, machine):
         program = archive.extractfile(f"trainer-{VERSION}-linux-{machine}/bin/trainer").read()
     assert bill["metadata"]["component"]["hashes"][0]["content"] == hashlib.sha256(program).hexdigest()
     found = {component["name"]: component for component in bill["components"]}
-    for name in ("musl", "cjson", "libsodium", "zlib", "llhttp", "mbedtls", "dygraphs", "libgcc"):
+    for name in ("musl", "cjson", "libsodium", "zlib", "libspng", "libjpeg-turbo", "llhttp", "mbedtls", "dygraphs",
+                 "libgcc"):
         assert found[name]["licenses"] and found[name]["purl"].startswith(("pkg:deb/debian/", "pkg:generic/"))
     assert ("intel-ipsec-mb" in found) == (machine == "x86_64")
     for name in libraries.LIBRARIES:

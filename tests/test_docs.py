@@ -275,6 +275,22 @@ def test_paths_exist(name):
         assert list(ROOT.glob(path)), path
 
 
+TEST = re.compile(r"\b(tests/[\w/]+\.(?:py|c))::(\w+)")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_tests_exist(name):
+    for path, test in TEST.findall(text_of(name)):
+        written = rf"^def {test}\(" if path.endswith(".py") else rf"^static void {test}\(void \*\*state\)"
+        assert re.search(written, text_of(path), re.M), f"{path}::{test}"
+
+
+def test_every_boundary_names_a_test():
+    """But for the operator's, who is trusted, each section says by which tests one sees it."""
+    sections = re.split(r"^## ", text_of("docs/threat-model.md").split("\n## Unauthenticated peers")[0], flags=re.M)[1:]
+    assert len(sections) == 11 and all(TEST.search(section) for section in sections)
+
+
 def test_the_map_names_every_folder_of_code():
     named = paths(text_of(MAP))
     folders = {path.parent.relative_to(ROOT) for room in ("base", "net", "observe", "ps", "worker", "serve", "cuda")

@@ -454,6 +454,7 @@ def test_clients_hold_out_rows_of_tables(trainer, tmp_path):
 
 
 def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
+    """And left out: what one worker sends ends no other process."""
     for index in range(2):
         (tmp_path / f"data{index}").mkdir()
         write_table(tmp_path / f"data{index}" / "train.csv", 60, 20, [["red", "blue"], ["3", "4"]][index])
@@ -462,8 +463,9 @@ def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
     with Cluster(trainer, tmp_path, workers=2, flags=flags) as cluster:
         for name in ("ps 0", "worker 1", "worker 0"):
             cluster.start(name, f"--data_dir=data{name.split()[1]}")
-        cluster.wait("worker 0", status=1)
-        assert "column colour has texts on some workers" in cluster.text("worker 0")
+        cluster.until("worker 0", lambda text: "column colour has texts on some workers" in text, "the warning")
+        assert "the rows of worker 1 do not fit" in cluster.text("worker 0")
+        assert "the preprocessing is computed without them" in cluster.text("worker 0")
 
 
 @pytest.mark.parametrize("flags", [

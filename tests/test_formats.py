@@ -335,14 +335,14 @@ def test_labels_must_go_on_to_mean_the_same(trainer, digits, tmp_path):
     run(trainer, "eval", "t", "--data_dir=q", cwd=tmp_path)
 
 
-def test_pictures_are_scaled_to_the_model(trainer, digits, tmp_path):
+def test_pictures_are_normalised_as_digits_where_asked(trainer, digits, tmp_path):
     _, images, labels, _, _ = digits
     for i in range(40):
         for part in ("train", "test"):
             folder = tmp_path / "p" / part / str(labels[i])
             folder.mkdir(parents=True, exist_ok=True)
             Image.fromarray(255 - images[i]).resize((90 + i, 120)).save(folder / f"{i}.png")
-    run(trainer, "convert", "--data_dir=p", "--to=idx", "--out=back", "--layers=784,10", cwd=tmp_path)
+    run(trainer, "convert", "--data_dir=p", "--to=idx", "--out=back", "--image_fit=digits", cwd=tmp_path)
     back, back_labels, _, _ = read_set(tmp_path / "back")
     assert back.shape == (40, 28, 28) and (back_labels == labels[:40]).all()
     assert (back[:, 0] == 0).all() and (back.max(axis=(1, 2)) > 150).all()
@@ -356,7 +356,7 @@ def test_a_file_that_is_no_picture_is_named(trainer, digits, tmp_path):
     bad = next((tmp_path / "p" / "train").glob("*/*.png"))
     bad.write_bytes(b"hello")
     error = run(trainer, "data", "info", "--data_dir=p", cwd=tmp_path, status=1).stderr
-    assert f"{bad.relative_to(tmp_path)}: is not a PNG, BMP or PGM image" in error
+    assert f"{bad.relative_to(tmp_path)}: is not a JPEG, PNG, BMP or PGM picture" in error
     for path in (tmp_path / "p" / "test").glob("*/*"):
         path.unlink()
     for path in (tmp_path / "p" / "test").glob("*"):

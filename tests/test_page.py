@@ -27,14 +27,16 @@ from runs import ENDLESS, SMALL_DATA, run, start, train, wait_for
 pytestmark = pytest.mark.xdist_group("page")  # all tests of the file share one browser
 
 WORDS = {
-    "overview": ["Loss", "Accuracy", "97.12%", "Steps/s", "Learning rate", "Time left", "Waiting",
-                 "for worker 3 (10.0.0.3:2222), 12 s", "Latest events", "Checkpoint"],
+    "overview": ["Training loss", "Accuracy", "97.12%", "Optimizer", "adam", "Steps/s", "Learning rate", "Time left",
+                 "Waiting", "for worker 3 (10.0.0.3:2222), 12 s", "Latest events", "Checkpoint"],
     "charts": ["Horizontal axis", "Smoothing", "Accuracy (validation)", "Memory of this process", "Reset zoom"],
     "members": ["Member", "ps 0", "worker 11", "node-3", "lost", "80.9 MiB", "GPU", "13 members"],
     "events": ["Timeline", "worker 1 (10.0.0.1:2222): no word for 10 s", "restored", "28 events"],
-    "config": ["Version 4", "watching", "train.learning_rate", "0.01", "digest 77aa", "trainer 0.1.0"],
-    "checkpoints": ["step 2,777", "83 ms", "/var/lib/trainer/digits/model-2777.safetensors"],
-    "model": ["784 – 500 – 10", "First layer's weights", "Worst mistakes", "Importance of columns", "column c"],
+    "config": ["Command line", "--optimizer=adam", "batch_size", "Version 4", "watching", "train.learning_rate",
+               "0.01", "digest 77aa", "trainer 0.1.0"],
+    "checkpoints": ["step 2,777", "best.safetensors", "83 ms", "/var/lib/trainer/digits/model-2777.safetensors"],
+    "model": ["784 – 500 – 10", "First layer's weights", "Worst mistakes", "Size of first-layer weights", "column c",
+              "Classes"],
 }
 LOOKS = {"light": ("light", (1440, 900)), "dark": ("dark", (1440, 900)), "phone": ("dark", (390, 844)),
          "wide": ("light", (2560, 1200))}
@@ -400,7 +402,7 @@ def test_charts_zoom_and_pan_together(chromium, folder, screenshots):
             chromium.wait_until("[...charts.charts.charts.values()][0].graph && !isDue")
         chromium.run("byId('smoothing').value = 0.9; byId('smoothing').dispatchEvent(new Event('input'))")
         chromium.run("byId('logarithmic').click()")
-        chromium.wait_until("[...charts.charts.charts.values()][0].graph?.numColumns() === 3")
+        chromium.wait_until("[...charts.charts.charts.values()][0].graph?.numColumns() === 4")  # and the rough one
         assert chromium.complaints() == []
 
 
@@ -408,20 +410,81 @@ def test_runs_are_compared(chromium, folder, screenshots):
     runs = [Run(name=name, seed=i + 1, workers=0, ps=0) for i, name in enumerate(["sgd", "adam", "momentum"])]
     for run in runs:
         run.role, run.state, run.members = "dashboard", "done", [run.member("local", 0)]
+        run.about["settings"]["optimizer"], run.test = run.name, {"accuracy": 0.973}
     with Member(folder, *runs) as member:
         opened(chromium, member, link="still")
         chromium.wait_for_text(["sgd", "adam", "momentum", "from the folder"])
         assert not any("stream" in each for each in member.asked)
         turn_to(chromium, "charts")
         loss = "[...charts.charts.charts.values()][0]"
-        chromium.wait_until(f"{loss}.graph && {loss}.graph?.numColumns() === 4")
+        chromium.wait_until(f"{loss}.graph && {loss}.graph?.numColumns() === 7")  # training and validation of each
         chromium.screenshot(screenshots / "page-compare.png")
         chromium.run("byId('picks').querySelectorAll('input')[2].click()")
-        chromium.wait_until(f"{loss}.graph?.numColumns() === 3")
+        chromium.wait_until(f"{loss}.graph?.numColumns() === 5")
         assert "adam: " in chromium.run(f"{loss}.plot.getAttribute('aria-label')")
+        # The names are the legend; what differs has columns.
+        assert "momentum" not in chromium.run(f"{loss}.reading.textContent")
+        assert "adam " in chromium.run(f"{loss}.reading.textContent")
+        head = "[...document.querySelectorAll('#compare-table thead th')].map(cell => cell.textContent)"
+        assert chromium.run(head) == ["Run", "State", "Optimizer", "Seed", "Step", "Loss", "Validation loss", "Best",
+                                      "Test", "Steps/s"]
+        assert "97.30%" in chromium.run("byId('compare-table').textContent")
         chromium.run("byId('run').value = '2'; byId('run').dispatchEvent(new Event('change'))")
         chromium.wait_until("byId('name').textContent === 'momentum'")
+        chromium.wait_until(f"{loss}.graph?.numColumns() === 7")
+        assert chromium.complaints() == []
+
+
+def test_a_run_that_was_interrupted(chromium, folder, screenshots):
+    """One process, whose last validation was at step 2,000: nothing is carried on, and nothing is about a fleet."""
+    run = Run(workers=0, ps=0)
+    run.role, run.state, run.members = "local", "interrupted", [run.member("local", 0)]
+    run.samples = run.samples[:401]
+    run.checkpoints.update(best_step=2000, best_path="run/best.safetensors")
+    with Member(folder, run) as member:
+        opened(chromium, member)
+        chromium.wait_for_text(["Interrupted", "of 5,000 (44%)", "best.safetensors", "Setup"])
+        assert chromium.run("byId('nav-members').hidden && byId('members-panel').hidden")
+        assert " left" not in chromium.run("byId('progress').textContent + byId('tiles').textContent")
+        # As many points as validations; the loss is in the same chart, and neither is smoothed.
+        turn_to(chromium, "charts")
+        chromium.run("byId('smoothing').value = 0.9; byId('smoothing').dispatchEvent(new Event('input'))")
+        loss = "charts.charts.charts.get('loss')"
         chromium.wait_until(f"{loss}.graph?.numColumns() === 4")
+        validations = len([each for each in run.samples if each["metric:loss"] is not None])
+        assert chromium.run(f"{loss}.curves[1].pairs.length") == validations == 14
+        assert chromium.run(f"{loss}.curves[1].pairs[3][1]") == [each["metric:loss"] for each in run.samples][90]
+        assert not chromium.run("charts.charts.charts.has('metric:loss')")
+        # Between two validations the earlier one counts, and after the end nothing does.
+        chromium.run(f"charts.charts.point({run.samples[100]['global_step']})")
+        reading = f"{loss}.reading.textContent"
+        assert f"at step {run.samples[90]['global_step']:,}" in chromium.run(reading)
+        assert not chromium.run(f"{loss}.cross.hidden")
+        chromium.run("charts.charts.point(4000)")
+        assert chromium.run(reading).startswith("training –validation –")
+        turn_to(chromium, "config")
+        chromium.wait_for_text(["trainer train --data_dir=mnist", "learning_rate"])
+        assert chromium.run("byId('fleet-config').hidden")
+        assert chromium.complaints() == []
+
+
+def test_alerts_lead_to_members_and_members_have_curves(chromium, folder):
+    run = Run(workers=60)
+    for task in (7, 9):
+        run.members[1 + task].update(state="lost", missing=True)
+    with Member(folder, run, interval=0.1) as member:
+        opened(chromium, member)
+        chromium.wait_for_text(["2 of 61 members missing"])
+        chromium.run("document.querySelector('.notice button:not([hidden])').click()")
+        chromium.wait_until("page.view === 'members' && table.rows.length === 2")
+        assert names(chromium) == ["worker 7", "worker 9"]
+        assert chromium.run("byId('distribution-panel').hidden")
+        type_into(chromium, "member-state", "")
+        chromium.wait_until("byId('distribution').querySelectorAll('rect').length > 10")
+        assert "median" in chromium.run("byId('distribution-facts').textContent")
+        chromium.wait_until("page.shown.series.get('worker 3').loss.length > 3")
+        chromium.run("openMember(members().find(each => nameOf(each) === 'worker 3'))")
+        chromium.wait_until("byId('member-curves').querySelectorAll('polyline').length === 2")
         assert chromium.complaints() == []
 
 

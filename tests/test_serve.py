@@ -227,9 +227,11 @@ def test_a_body_in_gzip(served, digits):
     assert served.post("/v1/models/digits:predict", body, content_encoding="deflate") == answer
     assert "not complete deflate" in served.error("/v1/models/digits:predict", body[:50], content_encoding="deflate")
     bomb = gzip.compress(b" " * (64 << 20))
-    assert "unpacked; send fewer rows" in served.error("/v1/models/digits:predict", bomb, content_encoding="gzip")
+    error = served.post("/v1/models/digits:predict", bomb, status=413, content_encoding="gzip")["error"]
+    assert "unpacked; send fewer rows" in error and "--max_body_mb" in error
     assert "not complete gzip" in served.error("/v1/models/digits:predict", bomb[:50], content_encoding="gzip")
-    assert "br is not known" in served.error("/v1/models/digits:predict", body, content_encoding="br")
+    error = served.post("/v1/models/digits:predict", body, status=415, content_encoding="br")["error"]
+    assert "br is not known" in error
 
 
 @pytest.mark.parametrize("packing, unpack", [("gzip", gzip.decompress), ("deflate", zlib.decompress)])
@@ -278,17 +280,20 @@ def infer(**changes):
     (b'{"inputs": [{"name": "\xff"}]}', "not JSON"),
     ({}, "inputs: is missing"),
     ({"inputs": [{}]}, "datatype"),
-    (infer(datatype="FP16"), "datatype: FP16 is none of"),
+    (infer(datatype="FP8"), "datatype: FP8; it is BOOL"),
     (infer(shape=[1, 700]), "rows of 700 values of UINT8; the model's pictures have 784"),
     (infer(shape=[2, 784]), "has 784 values, its shape has 1568"),
-    (infer(shape=[-1, 784]), "dimension 0 is no count"),
-    (infer(shape=[1 << 40, 784]), "dimension 0 is no count"),
-    (infer(shape=[1 << 29, 784]), "more values than a request may have"),
-    (infer(shape=None), "shape: is missing"),
-    (infer(data=[0] * 783 + [256]), "row 0: pixel 783 is 256; as integers pixels are 0 to 255"),
-    (infer(data=[0] * 783 + ["x"]), "value 783 is a text, not a finite number"),
+    (infer(shape=[-1, 784]), "dimension 0 is -1; it is a whole number"),
+    (infer(shape=[1 << 40, 784]), "dimension 0 is 1099511627776; it is"),
+    (infer(shape=[1 << 29, 784]), "has 784 values, its shape has 420906795008"),
+    (infer(shape=None), "shape: is null; it is an array"),
+    (infer(shape="1,784"), "shape: is a text; it is an array"),
+    (infer(shape=[]), "shape: is empty"),
+    (infer(data=[0] * 783 + [256]), "value 783: is 256, which UINT8 cannot hold"),
+    (infer(datatype="INT32", data=[0] * 783 + [256]), "row 0: pixel 783 is 256; as integers pixels are 0 to 255"),
+    (infer(data=[0] * 783 + ["x"]), "value 783: is a text, not a number"),
     (infer(datatype="FP32", data=[0.0] * 783 + [1.5]), "row 0: pixel 783 is 1.5"),
-    (infer(data=None, parameters={"binary_data_size": 784}), "more than the 0 bytes that are left"),
+    (infer(data=None, parameters={"binary_data_size": 784}), "is 784, and 0 bytes are left of the body"),
     ({**infer(), "outputs": [{"name": "logits"}]}, "there is no logits"),
 ])
 def test_faulty_requests_are_told_what_is_wrong(served, body, message):
@@ -307,7 +312,7 @@ def test_faulty_lengths_of_the_binary_extension(served, length, message):
     ({"instances": 5}, "the rows are"),
     ({"instances": [[0] * 784, {}]}, 'row 1: a picture is an array of numbers, or {"images": [...]}'),
     ({"instances": [{"images": [0] * 784, "more": 1}]}, "row 0: a picture is an array"),
-    ({"instances": [{"images": {"images": [0] * 784}}]}, "row 0: value 0 is an object"),
+    ({"instances": [{"images": {"images": [0] * 784}}]}, "row 0: value 0: is an object"),
     ({"instances": [], "inputs": []}, 'wants "instances"'),
     ({"signature_name": "nope", "instances": []}, "only serving_default exists"),
 ])
@@ -317,7 +322,7 @@ def test_faulty_requests_by_tensorflows_interface(served, body, message):
 
 @pytest.mark.parametrize("method, path, status", [
     ("GET", "/v2/models/letters", 404), ("POST", "/v2/models/digits/versions/3/infer", 404),
-    ("POST", "/v2/models/digits/explain", 404), ("GET", "/v1/models/digits:predict", 404),
+    ("POST", "/v2/models/digits/explain", 405), ("GET", "/v1/models/digits:predict", 405),
     ("DELETE", "/v2/models/digits", 405), ("POST", "/predict/letters", 404), ("GET", "/nothing", 404),
 ])
 def test_paths_that_are_not_there(served, method, path, status):
@@ -679,6 +684,45 @@ def test_tables_keep_rows_and_some_runs_none(trainer, tables, plants, tmp_path):
     assert "kept_rows" not in tensors(newest(tmp_path / "run"))[1]
 
 
+@pytest.mark.parametrize("which, operand", [("newest", "run"), ("best", "run"), ("best", "run/NEWEST")])
+def test_a_run_trained_anew_to_the_same_step_takes_over(trainer, tmp_path, which, operand):
+    """A checkpoint is its digest: last night's training ends at the same step, in a file of the same name."""
+    def retrain(seed, folder):
+        train(trainer, *SMALL, "--train_steps=40", f"--seed={seed}", f"--train_dir={folder}", cwd=tmp_path)
+        return newest(tmp_path / folder)
+
+    name = retrain(1, "run").name
+    operand = operand.replace("NEWEST", name)
+    body = {"instances": [[i % 256 for i in range(784)]]}
+    with Served(trainer, operand, f"--checkpoint={which}", "--interval_secs=0.05", cwd=tmp_path) as server:
+        def answer():
+            return server.post("/v1/models/model:predict", body)
+
+        def digest():
+            return json.loads(server.get("/v2/models/model")[1])["parameters"]["digest"]
+
+        first, before = answer(), digest()
+        for file in (tmp_path / "run").glob("*.safetensors"):  # copies and touched files are the same model
+            shutil.copy(file, tmp_path / "copy")
+            (tmp_path / "copy").rename(file)
+        time.sleep(0.3)
+        assert server.metric("trainer_serve_model_swaps_total") == 0 and digest() == before
+        retrain(2, "other")
+        for file in (tmp_path / "other").glob("*.safetensors"):
+            shutil.copy(file, tmp_path / "run" / file.name)  # in place: the folder does not change
+        wait_for(lambda: digest() != before, "the other model")
+        assert answer() != first and server.metric("trainer_serve_model_version") == 40
+        assert server.metric("trainer_serve_model_swaps_total") == 1
+        wait_for(lambda: "another model than the one before, of the same step" in server.text(), "the log")
+        retrain(1, "third")
+        for file in (tmp_path / "run").glob("*.safetensors"):
+            file.unlink()
+        for file in (tmp_path / "third").glob("*.safetensors"):
+            file.rename(tmp_path / "run" / file.name)
+        wait_for(lambda: digest() == before, "the first model again")
+        assert answer() == first
+
+
 def test_the_best_by_validation_is_served_where_that_is_wanted(trainer, tmp_path):
     """However new others are; a better one is put into service."""
     kept, best = [], tmp_path / "run/best.safetensors"
@@ -725,7 +769,7 @@ def test_models_beyond_their_memory_are_refused(trainer, tmp_path):
     (["run", "--max_queue=0"], "--max_queue: must be a number from 1"),
     (["x", "y"], "two models are called model"),
     (["a/b=x"], "not a model's name"),
-    ([], "which model?"),
+    ([], "no model given"),
 ])
 def test_misuse(trainer, tmp_path, arguments, message):
     (port,) = free_ports(1)

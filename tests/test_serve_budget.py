@@ -315,7 +315,7 @@ def test_work_for_those_who_left_ends(served):
             if i % 2:  # with a reset
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     assert served.ask("POST", "/predict/classes", ROW)[0] == 200
-    wait_for(lambda: 'outcome="left"} 0' not in served.get("/metrics")[1].decode(), "one to be noticed")
+    wait_for(lambda: 'model="classes",outcome="left"} 0' not in served.get("/metrics")[1].decode(), "one to be noticed")
     wait_for(lambda: served.metric("trainer_serve_queue_requests") == 0, "the queue to be empty")
 
 

@@ -71,6 +71,7 @@ def documented(root):
     return re.search(r"(?m)^    backend models\n((?:        .*\n)+)", text)[0]
 
 
+HOSTS = "--http_hosts=models.example"  # as the documents say, for clients that ask for the proxy
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
 
 
@@ -88,7 +89,7 @@ class Proxy:
 
     def ask(self, connection=None):
         connection = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("POST", PATH, ROW)
+        connection.request("POST", PATH, ROW, {"Host": "models.example"})
         answer = connection.getresponse()
         answer.read()
         return answer.status
@@ -114,7 +115,7 @@ def test_a_rolling_update_behind_a_proxy(trainer, model, documented):
     """Two servers are replaced, one after the other, while four clients send requests: none fails."""
     if not HAPROXY:
         pytest.skip("there is no HAProxy (apt install haproxy)")
-    servers = [Served(trainer, "run", cwd=model) for _ in range(2)]
+    servers = [Served(trainer, "run", HOSTS, cwd=model) for _ in range(2)]
     over, failures, asked = threading.Event(), [], [0] * 4
     with Proxy(model, documented, [server.port for server in servers]) as proxy:
         def client(i):
@@ -138,7 +139,7 @@ def test_a_rolling_update_behind_a_proxy(trainer, model, documented):
                 before = list(asked)
                 wait_for(lambda: all(now > was + 20 for now, was in zip(asked, before)), "requests")
                 assert server.stop() == 0
-                servers[i] = Served(trainer, "run", cwd=model, port=server.port)
+                servers[i] = Served(trainer, "run", HOSTS, cwd=model, port=server.port)
                 before = servers[i].metric("trainer_serve_requests_total")
                 wait_for(lambda: servers[i].metric("trainer_serve_requests_total") > before + 20, "its requests")
         finally:

@@ -7,6 +7,10 @@ a folder.
 
 import csv
 import json
+import re
+import shlex
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -115,7 +119,18 @@ def test_columns_are_filled_in(page, trainer, models, screenshots):
         wanted = server.post("/v1/models/kinds:predict", {"instances": [[5.1, 3.5, 1.4, 0.2, "clay"]]})["predictions"]
         values = chromium.run("[...document.querySelectorAll('#values tbody progress')].map(bar => bar.value)")
         numpy.testing.assert_allclose(values, wanted[0], atol=1e-6)
+        assert chromium.run("[...document.querySelectorAll('#known-4 option')].map(each => each.value)") == ["clay", "sand"]
+        assert "usually" in chromium.run("document.querySelector('#fields span').textContent")
+        cells = chromium.run("[...document.querySelectorAll('#values td:nth-child(2)')].map(cell => cell.textContent)")
+        assert all(re.fullmatch(r"\d+\.\d%", cell) for cell in cells), cells
         chromium.screenshot(screenshots / "serve-columns.png")
+        # What there is to copy does the same, and counts as traffic, unlike what is tried.
+        assert json.loads(server.get("/drift/kinds")[1])["rows"] == 1
+        for line in (shown(chromium, "#curl"), f"{sys.executable} -c {shlex.quote(shown(chromium, '#python'))}"):
+            said = subprocess.run(line, shell=True, capture_output=True, text=True, check=True, timeout=240).stdout
+            numpy.testing.assert_allclose(eval(said)["predictions"][0], wanted[0], atol=1e-6)
+        assert json.loads(server.get("/drift/kinds")[1])["rows"] == 3
+        assert server.metric("trainer_serve_requests_total") == 3
         chromium.run("document.querySelector('#model').value = 'digits';"
                      "document.querySelector('#model').dispatchEvent(new Event('change'))")
         chromium.wait_until("!document.querySelector('#drawing').hidden && document.querySelector('#columns').hidden")
@@ -127,4 +142,13 @@ def test_a_faulty_value_is_told(page, trainer, models):
         chromium.run("document.querySelector('#field-2').value = 'tall';"
                      "document.querySelector('#columns button').click()")
         chromium.wait_until("document.querySelector('#problem').textContent.includes('is not a number')")
+        assert chromium.run("[...document.querySelectorAll('[aria-invalid]')].map(field => field.name)") == ["petal"]
+        # The answer before it would look like this one's.
+        chromium.run("document.querySelector('#example').click()")
+        chromium.wait_until("document.querySelector('#prediction').textContent")
+        assert not chromium.run("document.querySelectorAll('[aria-invalid]').length")
+        chromium.run("document.querySelector('#field-2').value = 'tall';"
+                     "document.querySelector('#columns button').click()")
+        chromium.wait_until("document.querySelector('#problem').textContent.includes('is not a number')")
+        assert shown(chromium, "#prediction") == "" and chromium.run("document.querySelector('#values').hidden")
         chromium.events[:] = [each for each in chromium.events if "400 (Bad Request)" not in json.dumps(each)]

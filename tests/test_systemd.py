@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -101,6 +102,22 @@ def test_the_unit_is_one(trainer, root, tmp_path):
                                 text=True, timeout=240)
         complaints = [line for line in text_of(result).splitlines() if name.split("@")[0] in line]
         assert result.returncode == 0 and not complaints, text_of(result)
+
+
+def test_serving_has_a_user_and_a_folder_of_its_own(root):
+    """A server, which strangers send requests to, can't read a fleet's key."""
+    declared = (root / "deploy/sysusers.conf").read_text() + (root / "deploy/tmpfiles.conf").read_text()
+    users = []
+    for name in ("trainer@.service", "trainer-serve@.service"):
+        text = (root / "deploy" / name).read_text()
+        user = re.search(r"^User=(\S+)$", text, re.M)[1]
+        folder = re.search(r"^StateDirectory=(\S+)$", text, re.M)[1]
+        assert f"\nWorkingDirectory=/var/lib/{folder}\n" in text and "\nStateDirectoryMode=0700\n" in text
+        assert re.search(rf'^u {user} - ".*" /var/lib/{folder}$', declared, re.M)
+        assert re.search(rf"^d /var/lib/{folder} 0700 {user} {user} -$", declared, re.M)
+        users.append((user, folder))
+    assert len({user for user, _ in users}) == len({folder for _, folder in users}) == 2
+    assert "/var/lib/trainer-serve" in (root / "deploy/dist/debian/postrm").read_text()
 
 
 def test_the_fleet_of_the_documents(trainer, root, tmp_path):

@@ -4,6 +4,8 @@ difficulties, and which columns it relies on."""
 import csv
 import io
 import json
+import subprocess
+import sys
 
 import numpy
 import onnxruntime
@@ -16,6 +18,7 @@ from runs import SMALL, newest, run, tensors, train
 
 QUICK = ("--data_dir=d", "--optimizer=adam", "--batch_size=32", "--log_steps=0", "--num_threads=1", "--hidden=16,8",
          "--validation_size=100", "--test_share=0.1", "--epochs=12", "--train_dir=run")
+ANOMALY = ("--target=inputs", "--anomaly_quantile=0.95")
 ROWS = 700
 
 
@@ -165,8 +168,34 @@ def test_a_column_that_is_called_as_an_output(trainer, tmp_path):
     columns, signal, _ = table(5)
     write(tmp_path / "d/train.csv", {"prediction": columns["size"], "y": [repr(float(s)) for s in signal]})
     train(trainer, *QUICK, "--target=y", "--epochs=1", cwd=tmp_path)
-    refused = run(trainer, "export", "run", "--out=m.onnx", cwd=tmp_path, status=1)
-    assert "column prediction is called as an output or a layer of the ONNX model; rename it" in refused.stderr
+    run(trainer, "export", "run", "--out=m.onnx", cwd=tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    assert [one.name for one in session.get_inputs()] == ["prediction"]
+    assert [one.name for one in session.get_outputs()] == ["prediction_"]  # the user's names win
+    (tmp_path / "new.csv").write_text("prediction\n1.5\n")
+    said = list(csv.reader(io.StringIO(run(trainer, "predict", "run", "new.csv", cwd=tmp_path).stdout)))
+    got = session.run(None, {"prediction": numpy.array([[1.5]])})[0]
+    assert float(said[1][-1]) == pytest.approx(got[0, 0], rel=1e-6)
+
+
+@pytest.mark.parametrize("names", [["flag", "error", "probabilities"], ["trainer/one", "layer0/sums", "softmax"],
+                                   ["prediction", "prediction_", "id"]])
+def test_whatever_columns_are_called(trainer, tmp_path, names):
+    """Names are the user's, whatever a graph calls its own values; no initializer is there for nothing."""
+    columns, signal, _ = table(5)
+    values = [columns["size"], [repr(float(s)) for s in signal], ["a" if s > 0 else "b" for s in signal]]
+    write(tmp_path / "d/train.csv", {**dict(zip(names, values)), "y": ["no" if s > 1 else "yes" for s in signal]})
+    for i, options in enumerate((["--target=y"], ["--target=y", "--threshold=auto"], [*ANOMALY, "--ignore=y"],
+                                 [*ANOMALY, f"--ignore=y,{names[2]}"], ["--target=y", f"--ignore={names[2]}"])):
+        train(trainer, *QUICK[:-2], *options, "--epochs=1", f"--train_dir=run{i}", cwd=tmp_path)
+        run(trainer, "export", f"run{i}", f"--out=m{i}.onnx", cwd=tmp_path)
+        done = subprocess.run([sys.executable, "-c", "import sys, onnxruntime as o; o.set_default_logger_severity(0)\n"
+                               "s = o.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
+                               "print(*[i.name for i in s.get_inputs()])", tmp_path / f"m{i}.onnx"],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert set(done.stdout.split()) <= set(names), done.stdout
+        assert "not used by any node" not in done.stderr.replace("It is no longer used", ""), done.stderr
 
 
 # --- explain ---

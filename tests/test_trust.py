@@ -356,6 +356,8 @@ def test_a_holder_of_keys_is_not_dumped(trainer, keys):
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert process.stdout.readline()  # its first line comes after the key was read
         owner = os.stat(f"/proc/{process.pid}/mem").st_uid
+        with open(f"/proc/{process.pid}/status", encoding="ascii") as status:
+            assert "NoNewPrivs:\t1\n" in status.read()  # nothing that it starts gains rights
         process.send_signal(signal.SIGKILL)
         process.communicate()
         return owner

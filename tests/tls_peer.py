@@ -99,7 +99,7 @@ def read_key(path):
         text = file.read()
     certificate = text[text.index("-----BEGIN CERT") :]
     private = text[: text.index("-----BEGIN CERT")] or certificate[certificate.index("-----END CERT") :]
-    private = private[private.index("-----BEGIN") :]
+    private = private[private.index("-----BEGIN EC") : private.index("-----END EC")] + "-----END EC PRIVATE KEY-----\n"
     return ecdsa.SigningKey.from_pem(private), ssl.PEM_cert_to_DER_cert(
         certificate[: certificate.index("-----END CERT")] + "-----END CERTIFICATE-----\n"
     )

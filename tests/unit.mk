@@ -86,7 +86,7 @@ build/%/tests/worker/test_training_loop build/%/tests/worker/test_training_valid
 	evaluation_create evaluation_destroy evaluation_finds_threshold evaluate \
 	report_start report_step report_validation report_interrupted report_done \
 	summary_open summary_reschedule summary_is_due summary_steps_to_due summary_write summary_validation summary_test \
-	summary_close observed_start observed_steps observed_validation observed_model observe_state \
+	summary_close observed_start observed_steps observed_validation observed_model observed_test observe_state \
 	progress_begin progress_update progress_end)
 
 # A chief's test sees what it saves and takes over first.

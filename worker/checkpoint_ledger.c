@@ -43,6 +43,11 @@ static void note_written(struct checkpoint_ledger *ledger, const struct checkpoi
                 .path = path, .global_step = step, .is_best = target == CHECKPOINT_BEST, .quiet = quiet});
         }
     }
+    if (saved->targets & CHECKPOINT_BEST) {
+        char path[CHECKPOINT_MAX_PATH];
+        checkpoint_folder_name(&ledger->folder, CHECKPOINT_BEST, step, path);
+        observe_best_saved(path, step);
+    }
     if (saved->targets & CHECKPOINT_MODEL) {
         checkpoint_folder_name(&ledger->folder, CHECKPOINT_MODEL, step, ledger->last);
         ledger->last_step = step;

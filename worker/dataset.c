@@ -20,6 +20,7 @@
 #include "worker/data/found.h"
 #include "worker/data/idx.h"
 #include "worker/data/idx_set.h"
+#include "worker/data/image.h"
 #include "worker/data/streaming/overflow.h"
 #include "worker/data/streaming/streaming.h"
 #include "worker/data/synth.h"
@@ -103,15 +104,68 @@ static void overflow_free(struct overflow *overflow)
     blocks_free(&overflow->blocks);
 }
 
-/* Reads a part, except what the overflow leaves in the files. */
-static bool read_part(struct examples *result, struct dataset_origin *origin, enum dataset_part part,
-                      const struct config *config, struct overflow *overflow, struct error *error)
+/* Layers that nobody has set: of a table, or of pictures in folders or TFRecord files, they follow from the data. */
+static bool layers_are_usual(const struct config *config)
+{
+    return config->cluster.job_name == JOB_LOCAL && config->model.hidden_count == CONFIG_AUTO && config->origins &&
+           config->data.shape.height == 0 && /* else the model is known, too */
+           config_origin_of(config, config_key_by_path("model", "layers"))->source == SOURCE_DEFAULT;
+}
+
+/* Inputs that the pictures must have; 0: any number. */
+static int inputs_given(const struct config *config)
+{
+    const bool follows = config->model.hidden_count != CONFIG_AUTO || !config->origins || layers_are_usual(config);
+    return follows ? 0 : config->model.layers[0];
+}
+
+static bool read_folders(struct examples *examples, struct image_shape *shape, bool is_logged, enum dataset_part part,
+                         const struct config *config, struct overflow *overflow, struct error *error)
+{
+    char training[DATA_MAX_PATH], test[DATA_MAX_PATH];
+    const struct config_data *data = &config->data;
+    const bool is_test = part == DATASET_TEST;
+    *shape = data->shape;
+    if (!folders_find(training, data->data_dir, DATASET_TRAIN, error) ||
+        !folders_find(test, data->data_dir, DATASET_TEST, error)) {
+        return false;
+    }
+    if (is_test && test[0] == '\0' && data->test_share == 0) {
+        return error_set(error, "%s: has no folder test, and data.test_share is 0, so there are no pictures to test with",
+                         data->data_dir);
+    }
+    const struct folders_part wanted = {.path = is_test && test[0] != '\0' ? test : training,
+                                        .training = training,
+                                        .is_test = is_test,
+                                        .test_share = test[0] != '\0' ? 0 : data->test_share,
+                                        .needs_classes = !is_test && config->cluster.job_name == JOB_LOCAL,
+                                        .max_bad_records = data->max_bad_records};
+    return (shape->height > 0 || folders_shape(shape, training, data, inputs_given(config), is_logged, error)) &&
+           folders_read(examples, &wanted, shape, overflow, error);
+}
+
+/* Of pictures whose source gives a size itself. digits: in grey they are taken for digits like MNIST's. */
+static struct image_shape shape_of(const struct examples *examples, bool digits, const struct config *config)
+{
+    const int channels = examples_channels(examples), inputs = examples->height * examples->width;
+    const bool is_flat = examples->height == 1 && channels == 1;
+    struct image_shape shape = {
+        .height = examples->height, .width = examples_columns(examples), .channels = channels, .digits = digits};
+    shape = is_flat ? image_shape_of(inputs) : shape;
+    shape.digits = channels == 1 &&
+                   (config->data.image_fit == PICTURE_FIT_AUTO ? digits : config->data.image_fit == PICTURE_FIT_DIGITS);
+    return shape;
+}
+
+/* Reads a part, except what the overflow leaves in the files. is_logged: how pictures are read is. */
+static bool read_part(struct examples *result, struct image_shape *shape, bool is_logged, struct dataset_origin *origin,
+                      enum dataset_part part, const struct config *config, struct overflow *overflow,
+                      struct error *error)
 {
     assert(part != DATASET_VALIDATION);
     struct examples examples = {0};
     struct found found = {.is_there = false};
-    char training[DATA_MAX_PATH];
-    bool done = false;
+    bool done = false, encoded = false;
     memset(origin, 0, sizeof *origin);
     if (!found_choose(&found, &origin->source, part, config, error)) {
         return false;
@@ -122,11 +176,10 @@ static bool read_part(struct examples *result, struct dataset_origin *origin, en
         done = idx_set_read(&examples, &found.files, part, config->data.data_dir, overflow, error);
         break;
     case DATA_TFRECORD:
-        done = tfrecord_files_read(&examples, &config->data, part, overflow, error);
+        done = tfrecord_files_read(&examples, &encoded, &config->data, part, overflow, error);
         break;
     case DATA_FOLDERS:
-        done = folders_find(training, config->data.data_dir, DATASET_TRAIN, error) &&
-               folders_read(&examples, found.folder, training, config->model.layers[0], overflow, error);
+        done = read_folders(&examples, shape, is_logged, part, config, overflow, error);
         break;
     case DATA_TABLE:
         error_set(error, "%s: is a table; only pictures can be read without a model", origin->images);
@@ -139,6 +192,9 @@ static bool read_part(struct examples *result, struct dataset_origin *origin, en
     if (!done) {
         examples_free(&examples);
         return false;
+    }
+    if (origin->source != DATA_FOLDERS) {
+        *shape = shape_of(&examples, !encoded, config);
     }
     *result = examples;
     return true;
@@ -156,7 +212,8 @@ bool dataset_read(struct examples *result, struct dataset_origin *origin, enum d
                   const struct config *config, struct error *error)
 {
     struct overflow overflow = {.limit = memory_limit(config), .keep = 1};
-    if (!read_part(result, origin, part, config, &overflow, error)) {
+    struct image_shape shape;
+    if (!read_part(result, &shape, part == DATASET_TRAIN, origin, part, config, &overflow, error)) {
         overflow_free(&overflow);
         return false;
     }
@@ -210,12 +267,16 @@ bool dataset_visit(struct dataset_origin *origin, enum dataset_part part, const 
     const uint64_t limit = memory_limit(config);
     struct overflow overflow = {.limit = limit < VISIT_BYTES ? limit : VISIT_BYTES, .keep = 1};
     struct examples examples;
-    if (!read_part(&examples, origin, part, config, &overflow, error)) {
+    struct image_shape pictures;
+    if (!read_part(&examples, &pictures, false, origin, part, config, &overflow, error)) {
         overflow_free(&overflow);
         return false;
     }
-    struct examples shape = {
-        .count = examples.count, .height = examples.height, .width = examples.width, .classes = examples.classes};
+    struct examples shape = {.count = examples.count,
+                             .height = examples.height,
+                             .width = examples.width,
+                             .channels = examples.channels,
+                             .classes = examples.classes};
     if (overflow.source) {
         shape.count = (int)overflow.blocks.examples;
         shape.classes = overflow.source->like.classes;
@@ -243,15 +304,18 @@ static bool check_model(const struct examples *examples, const struct dataset_or
 {
     const struct config_model *model = &config->model;
     int inputs = model->layers[0], outputs = model->layers[model->layer_count - 1];
-    if (config->model.hidden_count != CONFIG_AUTO) {
+    const bool is_of_files = origin->source == DATA_FOLDERS || origin->source == DATA_TFRECORD;
+    if (config->model.hidden_count != CONFIG_AUTO || (is_of_files && layers_are_usual(config))) {
         return true; /* they will follow from the data */
     }
     if (examples->height * examples->width != inputs) {
         return error_set(error,
-                         "%s: images of %dx%d = %d pixels do not fit model.layers, which begins with %d; begin it "
+                         "%s: images of %dx%d%s = %d %s do not fit model.layers, which begins with %d; begin it "
                          "with %d, or choose other data (data.data_dir)",
-                         source_name(origin, origin->images), examples->height, examples->width,
-                         examples->height * examples->width, inputs, examples->height * examples->width);
+                         source_name(origin, origin->images), examples->height, examples_columns(examples),
+                         examples_channels(examples) > 1 ? " in colour" : "", examples->height * examples->width,
+                         examples_channels(examples) > 1 ? "values" : "pixels", inputs,
+                         examples->height * examples->width);
     }
     for (int i = 0; i < examples->count; i++) {
         if (examples->labels[i] >= outputs) {
@@ -270,7 +334,9 @@ static bool check_streamed_labels(const struct example_source *source, const str
                                   const struct config *config, struct error *error)
 {
     int outputs = config->model.layers[config->model.layer_count - 1];
-    return config->model.hidden_count != CONFIG_AUTO || source->like.classes <= outputs ||
+    const bool is_of_files = origin->source == DATA_FOLDERS || origin->source == DATA_TFRECORD;
+    return config->model.hidden_count != CONFIG_AUTO || (is_of_files && layers_are_usual(config)) ||
+           source->like.classes <= outputs ||
            error_set(
                error,
                "%s: an image has the label %d, but model.layers ends with %d outputs (labels 0 to %d); end it with "
@@ -332,9 +398,9 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
     count_text(validation, dataset->validation.count);
     const bool tenth = config->data.validation_size == CONFIG_AUTO && dataset->validation.count < VALIDATION_MOST;
     snprintf(dataset->description, sizeof dataset->description,
-             "%s: %s training, %s validation images%s, %dx%d, %d classes%s", source, training, validation,
-             tenth ? " (a tenth)" : "", train->height, train->width, train->classes,
-             dataset->streaming ? "; streams" : "");
+             "%s: %s training, %s validation images%s, %dx%d%s, %d classes%s", source, training, validation,
+             tenth ? " (a tenth)" : "", train->height, examples_columns(train),
+             examples_channels(train) > 1 ? " in colour" : "", train->classes, dataset->streaming ? "; streams" : "");
 }
 
 /* Divides what is in memory into the images held out, which come first, and the rest. */
@@ -525,9 +591,16 @@ bool dataset_describe(struct dataset *dataset, const char *schema, const struct 
 
 bool dataset_is_needed_first(const struct config *config)
 {
+    struct found found = {.is_there = false};
     struct error ignored; /* reading the data reports it again */
-    bool is_table;
-    return config->model.hidden_count != CONFIG_AUTO || (dataset_is_table(&is_table, config, &ignored) && is_table);
+    enum data_source source = config->data.data_source;
+    if (config->model.hidden_count != CONFIG_AUTO) {
+        return true;
+    }
+    if (source == DATA_AUTO && !found_choose(&found, &source, DATASET_TRAIN, config, &ignored)) {
+        return false;
+    }
+    return source == DATA_TABLE || ((source == DATA_FOLDERS || source == DATA_TFRECORD) && layers_are_usual(config));
 }
 
 /* Of a table; a target is a number that people have in mind, so it is not the loss. */
@@ -560,15 +633,16 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
         config_choose_blind(config); /* so few rows that none are held out */
     }
     dataset_choose_metric(config, dataset);
-    if (!model_follows(config, schema)) {
+    config->data.shape = dataset->shape;
+    if (!model_follows(config, schema) && !dataset->layers_follow) {
         return true;
     }
     const bool is_usual = model->hidden_count == CONFIG_AUTO;
-    const int hidden = is_usual ? 1 : model->hidden_count;
+    const int hidden = !is_usual ? model->hidden_count : schema ? 1 : model->layer_count - 2;
     int layers[CONFIG_MAX_LAYERS] = {0};
     layers[0] = schema ? schema->inputs : dataset->train.height * dataset->train.width;
     for (int i = 0; i < hidden; i++) {
-        layers[i + 1] = is_usual ? USUAL_HIDDEN : model->hidden[i];
+        layers[i + 1] = !is_usual ? model->hidden[i] : schema ? USUAL_HIDDEN : model->layers[i + 1];
     }
     layers[hidden + 1] = schema ? schema_outputs(schema) : dataset->train.classes;
     if (layers[0] > CONFIG_MAX_INPUTS || layers[hidden + 1] > CONFIG_MAX_WIDTH) {
@@ -614,7 +688,8 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
     struct examples whole = {0};
     struct dataset_origin origin;
     struct overflow overflow = begin_overflow(config);
-    bool done = read_part(&whole, &origin, DATASET_TRAIN, config, &overflow, error) &&
+    struct image_shape shape = {.height = 0};
+    bool done = read_part(&whole, &shape, true, &origin, DATASET_TRAIN, config, &overflow, error) &&
                 check_model(&whole, &origin, config, error);
     if (done && overflow.source) {
         int64_t count = overflow.held_out + overflow.blocks.examples; /* blocks contain the examples after them */
@@ -631,6 +706,10 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
         return false;
     }
     split(dataset, &whole, overflow.held_out);
+    dataset->shape = shape;
+    dataset->layers_follow = layers_are_usual(config) &&
+                             (origin.source == DATA_FOLDERS || (origin.source == DATA_TFRECORD &&
+                                                                whole.height * whole.width != config->model.layers[0]));
     dataset->fingerprint =
         fingerprint_of_pictures(&whole, overflow.source ? overflow.held_out + overflow.blocks.examples : whole.count);
     dataset->fingerprint.held_out = overflow.held_out;
@@ -655,6 +734,25 @@ void dataset_free(struct dataset *dataset)
     free(dataset->class_names);
     examples_free(&dataset->validation); /* the start of the memory of both */
     memset(dataset, 0, sizeof *dataset);
+}
+
+bool dataset_wants_test(bool *wanted, const struct config *config, struct error *error)
+{
+    struct found found = {.is_there = false};
+    enum data_source source;
+    *wanted = true;
+    if (config->data.test_share > 0) {
+        return true;
+    }
+    if (!found_choose(&found, &source, DATASET_TRAIN, config, error)) {
+        return false;
+    }
+    if (source == DATA_TABLE) {
+        return table_files_exist(wanted, config, DATASET_TEST, error);
+    }
+    const bool done = source != DATA_FOLDERS || folders_find(found.folder, config->data.data_dir, DATASET_TEST, error);
+    *wanted = source != DATA_FOLDERS || found.folder[0] != '\0';
+    return done;
 }
 
 bool dataset_load_test(struct examples *test, const struct config *config, const struct schema *schema,

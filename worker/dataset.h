@@ -31,6 +31,8 @@ struct dataset {
     struct examples validation;     /* lies before train, in the same memory; count 0 if none are held out */
     struct schema *schema;          /* how rows of a table become inputs; NULL: pictures */
     char *class_names;              /* of folders of pictures, as JSON; NULL: labels are numbers */
+    struct image_shape shape;       /* of pictures; height 0: rows, or not known */
+    bool layers_follow;             /* model.layers is not set, and takes its inputs and classes from the pictures */
     struct fingerprint fingerprint; /* of what was read */
     size_t bytes;                   /* of memory, in all */
     char description[320]; /* "IDX files in DIR: 55,000 training, 5,000 validation images, 28x28, 10 classes" */
@@ -74,6 +76,9 @@ void dataset_choose_metric(struct config *config, const struct dataset *dataset)
 
 /* Sets the layers that follow from the data, a suitable loss and metric, if the config leaves them open. */
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error);
+
+/* *wanted: false if there are no files to test with, and data.test_share holds nothing out of the others. */
+bool dataset_wants_test(bool *wanted, const struct config *config, struct error *error);
 
 /*
  * Loads the test set of the same source; freed with examples_free. One that does not fit into data.memory_mb is an

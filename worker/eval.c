@@ -66,12 +66,13 @@ static bool load_test(struct eval *eval, struct error *error)
     if (!read_test(eval, error)) {
         return false;
     }
-    evaluation_create(&eval->evaluation,
-                      &(struct evaluation_options){.train = &eval->trained.config.train,
-                                                   .outputs = model->layers[model->layer_count - 1],
-                                                   .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
-                                                   .targets = eval->test.targets,
-                                                   .schema = eval->trained.schema});
+    evaluation_create(&eval->evaluation, &(struct evaluation_options){
+                                             .train = &eval->trained.config.train,
+                                             .outputs = model->layers[model->layer_count - 1],
+                                             .rows = examples_are_rows(&eval->test) ? eval->test.count : 0,
+                                             .targets = eval->test.targets,
+                                             .schema = eval->trained.schema,
+                                             .class_names = checkpoint_file_info(eval->trained.file)->class_names});
     return true;
 }
 
@@ -117,6 +118,7 @@ struct checkpoint_follower {
     const struct eval_follow *follow;
     struct eval eval;
     int64_t last_step; /* evaluated; -1: none */
+    char last_digest[CHECKPOINT_DIGEST_HEX + 1];
     double heard_s, logged_s;
 };
 
@@ -148,9 +150,9 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
         !checkpoint_folder_find(folder, &newest, error)) {
         return false;
     }
-    int64_t step = newest ? checkpoint_file_info(newest)->global_step : -1;
+    const bool is_new = newest && strcmp(checkpoint_digest(newest), follower->last_digest) != 0;
     checkpoint_close(newest);
-    if (step == follower->last_step || step < 0) {
+    if (!is_new) {
         return true;
     }
     struct trained *trained = &follower->eval.trained;
@@ -160,6 +162,7 @@ static bool look(struct checkpoint_follower *follower, struct error *error)
         return false;
     }
     follower->last_step = checkpoint_file_info(trained->file)->global_step;
+    snprintf(follower->last_digest, sizeof follower->last_digest, "%s", checkpoint_digest(trained->file));
     show(&follower->eval.evaluation, follower->last_step);
     follower->heard_s = follower->logged_s = clock_monotonic_s();
     return true;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "worker/data/folders.h"
 #include "worker/data/table/schema.h"
 
 enum { LOGITS_FLOATS = 16384, MAX_CHUNK = 1024 };
@@ -59,6 +60,9 @@ const char *evaluation_name(const struct evaluation *evaluation, int output, cha
 {
     if (evaluation->options.schema) {
         return schema_output_name(evaluation->options.schema, output);
+    }
+    if (output < evaluation->names.count) {
+        return evaluation->names.items[output];
     }
     snprintf(text, EVALUATION_NAME, "%d", output);
     return text;
@@ -113,6 +117,11 @@ void evaluation_create(struct evaluation *evaluation, const struct evaluation_op
     size_t bytes = layout(evaluation, none);
     evaluation->memory = must_zero(1, bytes, "an evaluation");
     layout(evaluation, evaluation->memory);
+    evaluation->options.class_names = NULL;
+    struct error unused; /* who read the names has checked them */
+    if (options->class_names && !class_names_parse(&evaluation->names, options->class_names, &unused)) {
+        evaluation->names = (struct names){.count = 0};
+    }
     if (evaluation_is_binary(evaluation) && options->train->threshold > 0 && options->train->threshold != 0.5) {
         evaluation->decision = options->train->threshold;
     }
@@ -121,6 +130,7 @@ void evaluation_create(struct evaluation *evaluation, const struct evaluation_op
 void evaluation_destroy(struct evaluation *evaluation)
 {
     free(evaluation->memory);
+    names_free(&evaluation->names);
     *evaluation = (struct evaluation){0};
 }
 

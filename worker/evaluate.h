@@ -11,6 +11,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
+#include "worker/data/names.h"
 #include "worker/engine.h"
 #include "worker/metrics.h"
 
@@ -27,7 +28,8 @@ struct evaluation_options {
     int outputs;                      /* units of the model's last layer */
     int rows;                         /* most examples of a table evaluated at once; 0: pictures */
     int targets;                      /* target values of a row; 0: labels */
-    const struct schema *schema;      /* of a table, borrowed: names of classes and targets; NULL: numbers */
+    const struct schema *schema;      /* of a table, borrowed: names of classes and targets; NULL: pictures */
+    const char *class_names;          /* of pictures, as JSON, borrowed until evaluation_create; NULL: numbers */
     bool bins; /* scores are also counted in bins, so that evaluations can be merged (worker/evaluation_part.h) */
 };
 
@@ -40,6 +42,7 @@ struct mistake {
 /* Owned by its creator; the counts are those of the last evaluate(). */
 struct evaluation {
     struct evaluation_options options;
+    struct names names;       /* of the classes of pictures; none: numbers */
     enum loss_kind loss_kind; /* never LOSS_AUTO */
     double decision;          /* set by the owner, at first NaN: binary scores from it on mean yes, and rows with a
                                  larger error are anomalies; NaN: the likelier class, and no anomalies */

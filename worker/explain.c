@@ -14,6 +14,7 @@
 #include "base/random/sampler.h"
 #include "base/text/count.h"
 #include "base/text/json.h"
+#include "base/text/utf8.h"
 #include "worker/data/table/schema.h"
 #include "worker/dataset.h"
 #include "worker/evaluate.h"
@@ -194,26 +195,29 @@ static void report_as_json(const struct explanation *self)
     log_event("explanation", fields, NULL);
 }
 
+enum { NAME_COLUMNS = 40 }; /* of a terminal */
+
 static void report(const struct explanation *self)
 {
     char number[COUNT_TEXT];
-    int width = (int)strlen("column");
+    int width = 0, used;
     if (log_format() == LOG_JSON) {
         report_as_json(self);
         return;
     }
     for (int i = 0; i < self->count; i++) {
-        const int length = (int)strlen(self->columns[i].column->name);
-        width = length > width ? length : width;
+        utf8_fit(self->columns[i].column->name, NAME_COLUMNS, &used);
+        width = used > width ? used : width;
     }
-    width = width < 40 ? width : 40;
     log_info("checkpoint %s, step %s", checkpoint_path(self->trained.file),
              count_text(number, checkpoint_file_info(self->trained.file)->global_step));
     log_info(
         "%s %.6g on %s rows; how much worse it gets if a column is shuffled, mean and standard deviation of %d times:",
         config_metric_name(self->metric), self->score, count_text(number, self->rows.count), self->repeats);
     for (int i = 0; i < self->count; i++) {
-        log_info("%-*.40s  %12.6g  +- %.6g", width, self->columns[i].column->name, self->columns[i].mean,
+        const char *name = self->columns[i].column->name;
+        const int size = (int)utf8_fit(name, NAME_COLUMNS, &used);
+        log_info("%.*s%*s  %12.6g  +- %.6g", size, name, width - used, "", self->columns[i].mean,
                  self->columns[i].spread);
     }
 }

@@ -173,6 +173,7 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
 {
     const struct schema *schema = dataset->schema;
     info->class_names = dataset->class_names;
+    info->shape = dataset->shape;
     info->seed = config->train.seed;
     info->fleet_version = config->fleet.version;
     info->preprocessing = schema ? schema->text : NULL;

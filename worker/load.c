@@ -9,7 +9,6 @@
 #include "base/profile.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/data/table/schema.h"
-#include "worker/data/table/table.h"
 #include "worker/export/trained.h"
 
 struct test_loader {
@@ -23,7 +22,9 @@ struct test_loader {
 static void *load_test(void *context)
 {
     struct test_loader *loader = context;
-    loader->loaded = dataset_load_test(loader->test, loader->config, loader->schema, &loader->error);
+    bool is_wanted;
+    loader->loaded = dataset_wants_test(&is_wanted, loader->config, &loader->error) &&
+                     (!is_wanted || dataset_load_test(loader->test, loader->config, loader->schema, &loader->error));
     return NULL;
 }
 
@@ -76,14 +77,6 @@ static bool take_over_schema(struct schema **schema, const struct config *config
     return done;
 }
 
-/* False: a table's rows are all for training, and there are no test files. */
-static bool is_test_wanted(bool *is_wanted, const struct dataset *dataset, const struct config *config,
-                           struct error *error)
-{
-    *is_wanted = true;
-    return !dataset->schema || config->data.test_share > 0 || table_files_exist(is_wanted, config, DATASET_TEST, error);
-}
-
 bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
     struct test_loader loader = {.config = config, .test = test, .loaded = !test};
@@ -99,13 +92,8 @@ bool load_data(struct dataset *dataset, struct examples *test, struct config *co
     if (beside) {
         pthread_join(thread, NULL);
     } else if (test && loaded && test->count == 0) {
-        bool is_wanted;
         loader.schema = dataset->schema;
-        loaded = is_test_wanted(&is_wanted, dataset, config, error);
-        if (loaded && is_wanted) {
-            load_test(&loader);
-        }
-        loader.loaded |= loaded && !is_wanted;
+        load_test(&loader);
     }
     loader.loaded |= test && test->count > 0;
     if (loaded && !loader.loaded) {

@@ -22,6 +22,7 @@ enum {
     MOST_UNITS = 64,
     MOST_WEIGHTS = 64 * 1024, /* floats that are kept */
     MOST_PIXELS = 256 * 1024, /* bytes of mistakes that are kept */
+    MOST_CLASSES = 64,        /* of which counts are kept */
     ROW_FLOATS = 16 * 1024,   /* that are read at once */
 };
 
@@ -40,7 +41,15 @@ static struct {
     int mistake_count;
     struct weighed_column *columns; /* [column_count] */
     int column_count;
-    double taken_s; /* used by the training thread only */
+    struct {
+        char name[32];
+        int64_t examples, correct;
+    } classes[MOST_CLASSES];
+    int64_t confusions[MOST_CLASSES * MOST_CLASSES]; /* [class_count (true), class_count (predicted)] */
+    int class_count;                                 /* 0: not known */
+    int64_t classes_step;
+    double taken_s; /* used by the training thread only, as the next: */
+    struct api_extras extras;
 } self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- As JSON, on the server's thread --- */
@@ -108,6 +117,32 @@ static bool columns_json(void *context, char **json, size_t *size)
     if (self.column_count > 0) {
         column_weights_write(&text, self.columns, self.column_count);
     }
+    pthread_mutex_unlock(&self.mutex);
+    return take(&text, json, size);
+}
+
+static bool classes_json(void *context, char **json, size_t *size)
+{
+    struct text_buffer text = {.bytes = NULL};
+    (void)context;
+    pthread_mutex_lock(&self.mutex);
+    json_write_open(&text, NULL, '{');
+    json_write_integer(&text, "step", self.classes_step);
+    json_write_open(&text, "classes", '[');
+    for (int i = 0; i < self.class_count; i++) {
+        json_write_open(&text, NULL, '{');
+        json_write_string(&text, "name", self.classes[i].name);
+        json_write_integer(&text, "examples", self.classes[i].examples);
+        json_write_integer(&text, "correct", self.classes[i].correct);
+        json_write_open(&text, "predicted", '[');
+        for (int k = 0; k < self.class_count; k++) {
+            json_write_integer(&text, NULL, self.confusions[i * self.class_count + k]);
+        }
+        json_write_close(&text, ']');
+        json_write_close(&text, '}');
+    }
+    json_write_close(&text, ']');
+    json_write_close(&text, '}');
     pthread_mutex_unlock(&self.mutex);
     return take(&text, json, size);
 }
@@ -214,27 +249,69 @@ static void take_columns(struct engine *engine, const struct model *model, const
     free(squares);
 }
 
-void observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
-                    const struct examples *examples, const struct schema *schema)
+/* Of a binary model's one score: no and yes. */
+static void name_class(const struct evaluation *evaluation, int class, char name[32])
 {
-    const double now_s = clock_monotonic_s();
-    struct api_extras extras = {.context = NULL};
-    if (!observe_is_on() || (self.taken_s > 0 && now_s < self.taken_s + PERIOD_S)) {
-        return;
+    char text[EVALUATION_NAME];
+    if (evaluation->classes > 0) {
+        snprintf(name, 32, "%.31s", evaluation_name(evaluation, class, text));
+    } else {
+        snprintf(name, 32, "%s%.27s", class == 0 ? "not " : "", evaluation_name(evaluation, 0, text));
     }
-    self.taken_s = now_s;
+}
+
+static bool take_classes(const struct evaluation *evaluation, int64_t step)
+{
+    const int count = evaluation->classes > 0 ? evaluation->classes : evaluation_is_binary(evaluation) ? 2 : 0;
+    if (count == 0 || count > MOST_CLASSES || !evaluation->confusions) {
+        return false;
+    }
+    pthread_mutex_lock(&self.mutex);
+    self.class_count = count;
+    self.classes_step = step;
+    memcpy(self.confusions, evaluation->confusions, (size_t)count * (size_t)count * sizeof *self.confusions);
+    for (int i = 0; i < count; i++) {
+        name_class(evaluation, i, self.classes[i].name);
+        self.classes[i].correct = self.confusions[i * count + i];
+        self.classes[i].examples = 0;
+        for (int k = 0; k < count; k++) {
+            self.classes[i].examples += self.confusions[i * count + k];
+        }
+    }
+    pthread_mutex_unlock(&self.mutex);
+    return true;
+}
+
+/* Weights, mistakes or columns, which take longer. */
+static void take_views(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
+                       const struct examples *examples, const struct schema *schema)
+{
     if (schema) {
         take_columns(engine, model, schema);
-        extras.columns = self.column_count > 0 ? columns_json : NULL;
+        self.extras.columns = self.column_count > 0 ? columns_json : NULL;
     } else if (!examples_are_rows(examples)) {
         self.height = examples->height;
         self.width = examples->width;
         take_weights(engine, model, examples->height, examples->width);
-        extras.weights = self.weights ? weights_json : NULL;
+        self.extras.weights = self.weights ? weights_json : NULL;
         if (examples->images && examples->labels) {
             take_mistakes(evaluation, examples);
-            extras.mistakes = mistakes_json;
+            self.extras.mistakes = mistakes_json;
         }
     }
-    observe_extras(&extras);
+}
+
+void observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
+                    const struct examples *examples, const struct schema *schema, int64_t global_step)
+{
+    const double now_s = clock_monotonic_s();
+    if (!observe_is_on()) {
+        return;
+    }
+    self.extras.classes = take_classes(evaluation, global_step) ? classes_json : NULL;
+    if (self.taken_s == 0 || now_s >= self.taken_s + PERIOD_S) {
+        self.taken_s = now_s;
+        take_views(evaluation, engine, model, examples, schema);
+    }
+    observe_extras(&self.extras);
 }

@@ -1,6 +1,6 @@
 /*
  * The views into the model on the page of a run: for pictures the first layer's weights and the worst mistakes, for
- * tables each column's weight. Taken at validations, at most every few seconds; served on request.
+ * tables each column's weight; how often which class is taken for which. Taken at validations, at most every few seconds; served on request.
  */
 #ifndef WORKER_OBSERVED_MODEL_H
 #define WORKER_OBSERVED_MODEL_H
@@ -15,6 +15,6 @@ struct schema;
  * nothing while observation is off.
  */
 void observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
-                    const struct examples *examples, const struct schema *schema);
+                    const struct examples *examples, const struct schema *schema, int64_t global_step);
 
 #endif

@@ -405,7 +405,8 @@ static int pick_classes(const struct evaluation *evaluation, int *classes)
 /* The names of the model's outputs, in order. */
 static void add_names(cJSON *fields, const struct evaluation *evaluation)
 {
-    if (!evaluation->options.schema || evaluation_is_of_inputs(evaluation)) {
+    const bool has_names = evaluation->options.schema || evaluation->names.count > 0;
+    if (!has_names || evaluation_is_of_inputs(evaluation)) {
         return;
     }
     cJSON *names = cJSON_AddArrayToObject(fields, evaluation->classes > 0 ? "classes" : "targets");
@@ -502,7 +503,7 @@ static void show_evaluation(const struct evaluation *evaluation)
     }
     for (int i = 0; i < shown; i++) {
         int c = classes[i];
-        log_info("class %-*s  %6.2f%%  (%s of %s)", evaluation->options.schema ? 10 : 3,
+        log_info("class %-*s  %6.2f%%  (%s of %s)", evaluation->options.schema || evaluation->names.count > 0 ? 10 : 3,
                  evaluation_name(evaluation, c, name), 100 * class_accuracy(evaluation, c),
                  count_text(correct, evaluation->class_correct[c]), count_text(images, evaluation->class_images[c]));
     }

@@ -17,6 +17,7 @@
 #include "worker/eval.h"
 #include "worker/follow.h"
 #include "worker/local_run.h"
+#include "worker/observed.h"
 #include "worker/observed_ps.h"
 #include "worker/remote/place.h"
 #include "worker/remote/worker.h"
@@ -59,10 +60,21 @@ static int profiled_member(const struct config_cluster *cluster)
                                              : PROFILE_LOCAL;
 }
 
-static bool observe(const struct config *config, struct error *error)
+static bool observe(const struct config *config, char *const *arguments, struct error *error)
 {
     char key[4096];
-    return identity_key_path(config, key, sizeof key, error) && observe_start(config, key, error);
+    if (!identity_key_path(config, key, sizeof key, error) || !observe_start(config, key, error)) {
+        return false;
+    }
+    observed_about(config, arguments, NULL);
+    return true;
+}
+
+static enum board_state end_of(int status)
+{
+    return status == COMMAND_FAILED || status == COMMAND_MISUSED ? BOARD_FAILED
+           : signals_pending() != 0                              ? BOARD_INTERRUPTED
+                                                                 : BOARD_DONE;
 }
 
 static bool read_number(const char *text, double least, double most, double *number)
@@ -134,12 +146,12 @@ static int run_train(const struct command_call *call)
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
-    if (!observe(&config, &error)) {
+    if (!observe(&config, call->arguments, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
     int status = command_switch(call, "follow") ? follow_run(&config) : run_role(&config, &clients);
-    observe_stop(status == COMMAND_FAILED || status == COMMAND_MISUSED); /* otherwise it was interrupted, or restarts */
+    observe_stop(end_of(status));
     if (!profile_close(&error)) {
         log_error("%s", error.text);
         return status == COMMAND_DONE ? COMMAND_FAILED : status;

@@ -450,7 +450,7 @@ static bool note_validation(struct training *training, const struct held_model *
     });
     observed_validation(evaluation, training->metric, held);
     observed_model(evaluation, training->engine, training->model, &training->dataset->validation,
-                   training->dataset->schema);
+                   training->dataset->schema, held->global_step);
     judge_record(training, record);
     return is_best;
 }
@@ -622,6 +622,7 @@ static void create_evaluation(struct training *training)
                                                .rows = examples_are_rows(&dataset->train) ? rows : 0,
                                                .targets = dataset->train.targets,
                                                .schema = dataset->schema,
+                                               .class_names = dataset->class_names,
                                                .bins =
                                                    examples_are_rows(&dataset->train) && validates_together(training)};
     evaluation_create(&training->evaluation, &options);
@@ -698,7 +699,7 @@ static bool join(struct training *training)
     if ((!training->begun && !begin(training, &start)) || !begin_from(training, &start)) {
         return false;
     }
-    observed_start(training->config, training->digest, training->engine, &training->plan, training->metric, &start);
+    observed_start(training->config, training->dataset->description, training->digest, training->engine, &training->plan, training->metric, &start);
     judge_record(training, &start.record);
     return true;
 }
@@ -809,6 +810,7 @@ static bool test(struct training *training, const struct updater_record *record)
     describe_end(training, reason, sizeof reason);
     if (is_tested) {
         summary_test(training->summary, training->global_step, evaluation);
+        observed_test(evaluation, training->metric, training->global_step);
     }
     if (table->conclude) {
         table->conclude(training->updater, false, accuracy, reason);
@@ -821,6 +823,7 @@ static int fail(struct training *training)
 {
     const struct updater_table *table = training->updater->table;
     log_error("%s", training->error.text);
+    observe_failure(training->error.text);
     if (table->conclude) {
         table->conclude(training->updater, true, NAN, training->error.text);
     }
@@ -889,7 +892,7 @@ int training_run(struct training *training)
             break;
         }
     }
-    summary_close(training->summary, status == COMMAND_DONE);
+    summary_close(training->summary, status == COMMAND_DONE, training->end == TRAINING_INTERRUPTED);
     evaluation_destroy(&training->evaluation);
     good_model_destroy(&training->good);
     return status;

@@ -4,8 +4,11 @@
 #include <sys/utsname.h>
 
 #include <cJSON.h>
+#include <stddef.h>
+#include <jpeglib.h>
 #include <mbedtls/version.h>
 #include <sodium.h>
+#include <spng.h>
 #include <zlib.h>
 
 #include "base/cli/commands.h"
@@ -23,6 +26,10 @@
 #else
 #define COMPILER "gcc " __VERSION__
 #endif
+
+#define TEXT_OF(tokens)      #tokens
+#define TEXT_OF_MACRO(macro) TEXT_OF(macro)
+#define JPEG_VERSION         TEXT_OF_MACRO(LIBJPEG_TURBO_VERSION)
 
 struct version_facts {
     char linked[256];
@@ -64,8 +71,10 @@ static void collect(struct version_facts *facts)
     char mbedtls[18];
     const struct cpu_features *cpu = cpu_features_get();
     mbedtls_version_get_string_full(mbedtls);
-    snprintf(facts->linked, sizeof facts->linked, "%s, %s, cJSON %s, libsodium %s, zlib %s%s", version_libc(), mbedtls,
-             cJSON_Version(), sodium_version_string(), zlibVersion(), gcm_vaes_library());
+    snprintf(facts->linked, sizeof facts->linked,
+             "%s, %s, cJSON %s, libsodium %s, zlib %s, libspng %s, libjpeg-turbo %s%s", version_libc(), mbedtls,
+             cJSON_Version(), sodium_version_string(), zlibVersion(), spng_version_string(), JPEG_VERSION,
+             gcm_vaes_library());
     snprintf(facts->processor, sizeof facts->processor, "%s", cpu->model[0] != '\0' ? cpu->model : "unknown");
     cpu_features_text(cpu, facts->features, sizeof facts->features);
     collect_kernels(facts);

@@ -9,18 +9,34 @@
 #include "base/log.h"
 #include "base/text/suggest.h"
 
-enum { WIDTH = 100, COLUMN = 28 };
+enum { WIDTH = 80, COLUMN = 26 };
+
+const char *details_next(const char **rest, size_t *size, bool *is_command)
+{
+    static const char name[] = "trainer ";
+    const char *begin = *rest + strspn(*rest, " \n");
+    const char *end = begin + strcspn(begin, "\n");
+    *is_command = strncmp(begin, name, strlen(name)) == 0;
+    while (!*is_command && *end != '\0' && end[1] != '\n' && strncmp(end + 1, name, strlen(name)) != 0) {
+        end += 1 + strcspn(end + 1, "\n");
+    }
+    *size = (size_t)(end - begin);
+    *rest = end;
+    return *size > 0 ? begin : NULL;
+}
 
 /*
  * Prints text from column `at`, where the cursor is already; further lines are indented to `indent`. White space only
  * marks where a line may break.
  */
-static void print_wrapped(int at, int indent, const char *text)
+static void print_part(int at, int indent, const char *text, size_t size)
 {
+    const char *end = text + size;
     int column = at;
     text += strspn(text, " \n");
-    while (*text != '\0') {
+    while (text < end) {
         int length = (int)strcspn(text, " \n");
+        length = length < end - text ? length : (int)(end - text);
         bool first = column == at;
         if (!first && column + 1 + length > WIDTH) {
             printf("\n%*s", indent, "");
@@ -36,6 +52,29 @@ static void print_wrapped(int at, int indent, const char *text)
         at = -1;
     }
     putchar('\n');
+}
+
+static void print_wrapped(int at, int indent, const char *text)
+{
+    print_part(at, indent, text, strlen(text));
+}
+
+/* Commands stand out; what follows one is about it. */
+static void print_details(const char *details)
+{
+    const char *part;
+    size_t size;
+    bool is_command, was_command = false, has_commands = false;
+    while ((part = details_next(&details, &size, &is_command))) {
+        if (!was_command) {
+            putchar('\n');
+        }
+        has_commands = has_commands || is_command;
+        const int indent = has_commands ? is_command ? 4 : 6 : 2;
+        printf("%*s", indent, "");
+        print_part(indent, indent, part, size);
+        was_command = is_command;
+    }
 }
 
 static void print_paragraph(const char *text)
@@ -57,7 +96,7 @@ static void print_entry(const char *term, const char *text)
 
 static void print_overview(const struct command *const *commands)
 {
-    printf("trainer trains small dense networks (softmax regression, multi-layer perceptrons).\n\n"
+    printf("trainer trains small dense networks: softmax regression, multi-layer\nperceptrons.\n\n"
            "Usage: trainer [command] [--flag=value ...]\n\nCommands (the first is the default):\n");
     for (int i = 0; commands[i]; i++) {
         char term[64];
@@ -71,7 +110,7 @@ static void print_overview(const struct command *const *commands)
     print_entry("help flags", "every key as a flag");
     print_entry("help KEY", "one key or flag");
     print_entry("help files", "files that are read and written");
-    printf("\nExample: trainer --layers=784,500,10 --optimizer=adam --epochs=5 --train_dir=run1\n");
+    printf("\nExample: trainer --layers=784,500,10 --optimizer=adam --epochs=5 --train_dir=run\n");
 }
 
 static void print_command(const struct command *command)
@@ -81,8 +120,7 @@ static void print_command(const struct command *command)
            command->takes_config || command->flags ? " [--flag=value ...]" : "");
     print_wrapped(2, 2, command->summary);
     if (command->details) {
-        printf("\n  ");
-        print_wrapped(2, 2, command->details);
+        print_details(command->details);
     }
     if (command->flags) {
         printf("\nFlags of this command:\n");

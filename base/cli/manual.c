@@ -4,6 +4,7 @@
  */
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cli/commands.h"
@@ -123,6 +124,25 @@ static void put_command_synopsis(const struct command *command)
     }
 }
 
+static void put_details(const char *details)
+{
+    const char *part;
+    size_t size;
+    bool is_command, was_command = false, is_first = true;
+    while ((part = details_next(&details, &size, &is_command))) {
+        char *text = strndup(part, size);
+        if (text && is_command) {
+            printf("%s.Dl %s\n", was_command ? "" : ".Pp\n", text);
+        } else if (text) {
+            fputs(is_first || was_command ? "" : ".Pp\n", stdout);
+            put_text(text);
+        }
+        free(text);
+        was_command = is_command;
+        is_first = false;
+    }
+}
+
 static void put_command(const struct command *command)
 {
     printf(".It Cm ");
@@ -131,7 +151,7 @@ static void put_command(const struct command *command)
     putchar('\n');
     put_sentence(command->summary);
     if (command->details) {
-        put_text(command->details);
+        put_details(command->details);
     }
     if (command->takes_config) {
         puts("Takes\n.Fl -config\nand every key of\n.Xr trainer-config 5\nas a flag.");

@@ -24,6 +24,8 @@ static const char *const metrics[] = {
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", "neon", NULL};
 static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", "table", NULL};
 static const char *const label_dtypes[] = {"auto", "uint8", "int32", "int64", "float32", "float64", NULL};
+static const char *const colors[] = {"auto", "gray", "rgb", NULL};
+static const char *const picture_fits[] = {"auto", "scale", "digits", NULL};
 static const char *const headers[] = {"auto", "yes", "no", NULL};
 static const char *const dates[] = {"auto", "dmy", "mdy", "ymd", NULL};
 static const char *const decimals[] = {"auto", "point", "comma", NULL};
@@ -392,6 +394,17 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "type of the numbers in features that are raw bytes, if TFRecord files are a table; auto = such "
                     "features are ignored"},
+    {"data", "color", KEY_WORD, AT(data.color), .words = colors, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "learn pictures in gray or in rgb (three inputs a pixel); auto = in colour if any training picture "
+                    "is stored in colour"},
+    {"data", "image_size", KEY_TEXT, AT(data.image_size), .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "size that pictures in folders and encoded ones in TFRecord files are scaled to, as height x width "
+                    "(32x48) or one side (32); auto = their own, if they are all of one size, else at most 64x64"},
+    {"data", "image_fit", KEY_WORD, AT(data.image_fit), .words = picture_fits, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "how a picture of another size is fitted: scale; digits = cut out, scaled and centred like MNIST's "
+                    "digits; auto = digits for IDX files, synthetic data and raw pixels in TFRecord files in gray"},
     {"data", "max_bad_records", KEY_COUNT, AT(data.max_bad_records), .maximum = 1e9, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "number of damaged TFRecord records or table rows to skip, each with a warning; one more is an "

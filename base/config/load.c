@@ -225,6 +225,10 @@ static bool read_version(struct config *config, const char *config_path, struct 
     if (!versions_current(config_path, &there, &number, error)) {
         return false;
     }
+    const uint64_t in_force = number > (uint64_t)config->fleet.version ? number : (uint64_t)config->fleet.version;
+    if (!versions_check_floor(config_path, in_force, error)) {
+        return false;
+    }
     if (!there || (int64_t)number <= config->fleet.version) {
         return true;
     }

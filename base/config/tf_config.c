@@ -41,11 +41,36 @@ static bool find_hosts(const cJSON **hosts, const cJSON *cluster, const char *na
     return true;
 }
 
+/* A list by another name would leave each process alone with the whole job. */
+static bool check_names(const cJSON *object, const char *where, const char *const *known, const char *wanted,
+                        struct error *error)
+{
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, object)
+    {
+        int i = 0;
+        while (known[i] && strcmp(known[i], entry->string) != 0) {
+            i++;
+        }
+        if (!known[i]) {
+            return error_set(error, "%s\"%." SHOWN "s\" is not understood; %s", where, entry->string, wanted);
+        }
+    }
+    return true;
+}
+
 static bool find_cluster(struct content *content, const cJSON *cluster, struct error *error)
 {
+    static const char *const known[] = {"chief", "master", "worker", "ps", "evaluator", NULL};
     const cJSON *master = NULL;
     if (!cJSON_IsObject(cluster)) {
         return error_set(error, "cluster must be an object of lists: {\"worker\": [...], \"ps\": [...]}");
+    }
+    if (!check_names(cluster, "cluster.", known,
+                     "it holds the lists chief (or master), worker, ps and evaluator: {\"worker\": [\"host:port\"], "
+                     "\"ps\": [\"host:port\"]}",
+                     error)) {
+        return false;
     }
     if (!find_hosts(&content->chief, cluster, "chief", error) || !find_hosts(&master, cluster, "master", error) ||
         !find_hosts(&content->worker, cluster, "worker", error) || !find_hosts(&content->ps, cluster, "ps", error)) {
@@ -132,15 +157,38 @@ static bool make_settings(struct assignment *assignment, const struct content *c
     return true;
 }
 
+/* A process of its own, as Estimator's {"task": {"type": "worker", "index": 0}} means without a cluster. */
+static bool is_alone(const cJSON *task)
+{
+    const cJSON *index = cJSON_GetObjectItemCaseSensitive(task, "index");
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(task, "type");
+    return (!index || (cJSON_IsNumber(index) && index->valuedouble == 0)) &&
+           !(cJSON_IsString(type) && strcmp(type->valuestring, "ps") == 0);
+}
+
 static bool read_root(struct assignment *assignment, const cJSON *root, struct error *error)
 {
+    static const char *const known[] = {"cluster",        "task",      "environment", "rpc_layer", "job",
+                                        "session_config", "model_dir", "eval_only",   NULL};
     const cJSON *cluster = cJSON_GetObjectItemCaseSensitive(root, "cluster");
     const cJSON *task = cJSON_GetObjectItemCaseSensitive(root, "task");
     struct content content = {.chief = NULL};
     if (!cJSON_IsObject(root)) {
         return error_set(error, "must be an object: {\"cluster\": {...}, \"task\": {...}}");
     }
-    if (!cluster || (cJSON_IsObject(cluster) && !cluster->child)) {
+    if (cJSON_HasObjectItem(root, "sparseCluster")) {
+        return error_set(error, "\"sparseCluster\" (of an operator with enableDynamicWorker) names only some of the "
+                                "members; turn that off, so that \"cluster\" lists all of them");
+    }
+    if (!check_names(root, "", known, "it holds \"cluster\" and \"task\"", error)) {
+        return false;
+    }
+    const bool is_empty = !cluster || (cJSON_IsObject(cluster) && !cluster->child);
+    if (is_empty && !is_alone(task)) {
+        return error_set(error, "has a \"task\" but no \"cluster\"; list the members: {\"cluster\": {\"worker\": "
+                                "[\"host:port\"], \"ps\": [\"host:port\"]}, \"task\": {...}}");
+    }
+    if (is_empty) {
         return true;
     }
     return find_cluster(&content, cluster, error) && find_task(&content, task, error) &&

@@ -156,3 +156,48 @@ bool versions_current(const char *config_path, bool *there, uint64_t *number, st
     *there = true;
     return true;
 }
+
+bool versions_floor(const char *config_path, uint64_t *floor, struct error *error)
+{
+    char path[VERSIONS_PATH], line[CHECKED_LINE];
+    struct error damage = {""};
+    *floor = 0;
+    if (!versions_path(config_path, "floor", path, error)) {
+        return false;
+    }
+    if (!file_exists(path)) {
+        return true;
+    }
+    if (!trust_file(path, error)) {
+        return false;
+    }
+    char *end = line;
+    const bool sound = checked_line_read(path, line, &damage);
+    const unsigned long long value = sound ? strtoull(line, &end, 10) : 0;
+    if (!sound || line[0] < '0' || line[0] > '9' || value > VERSIONS_MAX_NUMBER || *end != '\0') {
+        return error_set(error,
+                         "%s: holds no version number%s%.200s; write the version that the fleet runs into it, or "
+                         "remove it if this machine may go back to any version that was signed",
+                         path, sound ? "" : ", for ", damage.text);
+    }
+    *floor = value;
+    return true;
+}
+
+bool versions_set_floor(const char *config_path, uint64_t floor, struct error *error)
+{
+    char path[VERSIONS_PATH], text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)floor);
+    return versions_path(config_path, "floor", path, error) && checked_line_write(path, text, error);
+}
+
+bool versions_check_floor(const char *config_path, uint64_t number, struct error *error)
+{
+    uint64_t floor;
+    return versions_floor(config_path, &floor, error) &&
+           (number >= floor ||
+            error_set(error,
+                      "version %llu of the config is below version %llu, on which the fleet had settled; roll it out "
+                      "again under a higher fleet.version, or, to go back on this machine alone, remove %s.d/floor",
+                      (unsigned long long)number, (unsigned long long)floor, config_path));
+}

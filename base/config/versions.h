@@ -57,4 +57,15 @@ bool versions_switch(const struct versions *versions, uint64_t number, struct er
  */
 bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error);
 
+/*
+ * CONFIG.d/floor: the highest version that this machine knows its fleet to have settled on, below which nobody takes it
+ * back: not ps 0, which may be an impostor, and no `current` that was edited or restored. 0: there is none. A damaged
+ * one is an error that says what to do.
+ */
+bool versions_floor(const char *config_path, uint64_t *floor, struct error *error);
+bool versions_set_floor(const char *config_path, uint64_t floor, struct error *error); /* the folder exists */
+
+/* Fails if the version is below the floor. */
+bool versions_check_floor(const char *config_path, uint64_t number, struct error *error);
+
 #endif

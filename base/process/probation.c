@@ -84,11 +84,23 @@ bool probation_read(const char *config_path, struct probation *probation)
     return false;
 }
 
+/*
+ * The floor follows, if another process on this machine has raised it: this is the machine's own decision, because it
+ * crashes, and not that of ps 0.
+ */
+static bool lower_floor(const char *config_path, uint64_t version, struct error *error)
+{
+    uint64_t floor;
+    return versions_floor(config_path, &floor, error) &&
+           (floor <= version || versions_set_floor(config_path, version, error));
+}
+
 static bool switch_back(const char *config_path, const struct probation *probation)
 {
     struct versions versions;
     struct error error;
-    if (!versions_open(&versions, config_path, &error) || !versions_switch(&versions, probation->fallback, &error)) {
+    if (!versions_open(&versions, config_path, &error) || !lower_floor(config_path, probation->fallback, &error) ||
+        !versions_switch(&versions, probation->fallback, &error)) {
         log_error("%s", error.text);
         return false;
     }

@@ -13,6 +13,7 @@
 struct scanner {
     const uint8_t *begin, *at, *end;
     int depth;
+    bool is_data;         /* NaN and Infinity are numbers */
     const uint8_t *wrong; /* where the first error is; NULL: none so far */
     struct error *error;
 
@@ -168,33 +169,10 @@ static int scan_digits(struct scanner *scanner)
     return count;
 }
 
-static bool scan_number(struct scanner *scanner)
-{
-    const uint8_t *start = scanner->at;
-    if (peek(scanner) == '-') {
-        scanner->at++;
-    }
-    bool zero = peek(scanner) == '0';
-    int digits = scan_digits(scanner);
-    bool good = digits == 1 || (digits > 1 && !zero);
-    if (good && peek(scanner) == '.') {
-        scanner->at++;
-        good = scan_digits(scanner) > 0;
-    }
-    if (good && (peek(scanner) == 'e' || peek(scanner) == 'E')) {
-        scanner->at++;
-        if (peek(scanner) == '+' || peek(scanner) == '-') {
-            scanner->at++;
-        }
-        good = scan_digits(scanner) > 0;
-    }
-    return good || fail(scanner, start, "invalid number; write it as 100, -0.5 or 1e-4");
-}
-
 static bool scan_word(struct scanner *scanner)
 {
-    static const char *const words[] = {"true", "false", "null"};
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    static const char *const words[] = {"true", "false", "null", "NaN", "Infinity"};
+    for (size_t i = 0; i < (scanner->is_data ? 5U : 3U); i++) {
         size_t length = strlen(words[i]);
         if ((size_t)(scanner->end - scanner->at) >= length && memcmp(scanner->at, words[i], length) == 0) {
             scanner->at += length;
@@ -209,6 +187,32 @@ static bool scan_word(struct scanner *scanner)
         return fail(scanner, scanner->at, "strings need double quotes");
     }
     return fail(scanner, scanner->at, "expected a value: a string in double quotes, a number, true, false, [ or {");
+}
+
+static bool scan_number(struct scanner *scanner)
+{
+    const uint8_t *start = scanner->at;
+    if (peek(scanner) == '-') {
+        scanner->at++;
+    }
+    bool zero = peek(scanner) == '0';
+    int digits = scan_digits(scanner);
+    if (digits == 0 && scanner->is_data && peek(scanner) == 'I') {
+        return scan_word(scanner);
+    }
+    bool good = digits == 1 || (digits > 1 && !zero);
+    if (good && peek(scanner) == '.') {
+        scanner->at++;
+        good = scan_digits(scanner) > 0;
+    }
+    if (good && (peek(scanner) == 'e' || peek(scanner) == 'E')) {
+        scanner->at++;
+        if (peek(scanner) == '+' || peek(scanner) == '-') {
+            scanner->at++;
+        }
+        good = scan_digits(scanner) > 0;
+    }
+    return good || fail(scanner, start, "invalid number; write it as 100, -0.5 or 1e-4");
 }
 
 static bool scan_name(struct scanner *scanner)
@@ -375,21 +379,38 @@ static void scan_begin(struct scanner *scanner, const char *text, size_t size, s
 
 static bool scan_document(struct scanner *scanner)
 {
-    if (!check_utf8(scanner) || !skip_space(scanner) || !scan_value(scanner, 0) || !skip_space(scanner)) {
+    if (!skip_space(scanner) || !scan_value(scanner, 0) || !skip_space(scanner)) {
         return false;
     }
     return scanner->at == scanner->end || fail(scanner, scanner->at, "text after the end of the JSON value");
 }
 
-bool json_check(const char *text, size_t size, struct json_place *place, struct error *error)
+static bool check(const char *text, size_t size, bool is_utf8, bool is_data, struct json_place *place,
+                  struct error *error)
 {
     struct scanner scanner;
     scan_begin(&scanner, text, size, error);
-    bool good = scan_document(&scanner);
+    scanner.is_data = is_data;
+    bool good = (!is_utf8 || check_utf8(&scanner)) && scan_document(&scanner);
     if (!good) {
         *place = place_of(scanner.begin, scanner.wrong);
     }
     return good;
+}
+
+bool json_check(const char *text, size_t size, struct json_place *place, struct error *error)
+{
+    return check(text, size, true, false, place, error);
+}
+
+bool json_check_data(const char *text, size_t size, struct json_place *place, struct error *error)
+{
+    return check(text, size, true, true, place, error);
+}
+
+bool json_check_bytes(const char *text, size_t size, struct json_place *place, struct error *error)
+{
+    return check(text, size, false, false, place, error);
 }
 
 /* cJSON passes over a mark only if more than one byte follows it. */

@@ -29,6 +29,12 @@ struct json_place {
  */
 bool json_check(const char *text, size_t size, struct json_place *place, struct error *error);
 
+/* The same for data: NaN, Infinity and -Infinity are numbers as well, as Python and others write them. */
+bool json_check_data(const char *text, size_t size, struct json_place *place, struct error *error);
+
+/* The same for text in an encoding that is not known, of which only the ASCII characters matter. */
+bool json_check_bytes(const char *text, size_t size, struct json_place *place, struct error *error);
+
 /* The value of checked text, which the caller deletes; NULL: out of memory. */
 cJSON *json_build(const char *text, size_t size);
 

@@ -1,6 +1,9 @@
 /* Texts from peers and files are UTF-8 or refused, since JSON, terminals and logs accept nothing else. */
 #include "base/text/utf8.h"
 
+#include <string.h>
+#include <wchar.h>
+
 size_t utf8_length(const uint8_t *at, const uint8_t *end)
 {
     uint8_t first = *at;
@@ -58,4 +61,21 @@ void utf8_mend(void *bytes, size_t size)
         }
         at += length;
     }
+}
+
+size_t utf8_fit(const char *text, int columns, int *used)
+{
+    const uint8_t *begin = (const uint8_t *)text, *at = begin, *end = begin + strlen(text);
+    *used = 0;
+    while (at < end) {
+        const size_t length = utf8_length(at, end);
+        const int width = length > 0 ? wcwidth((wchar_t)utf8_character(at, length)) : 1;
+        const int takes = width > 0 ? width : 0;
+        if (*used + takes > columns) {
+            break;
+        }
+        *used += takes;
+        at += length > 0 ? length : 1;
+    }
+    return (size_t)(at - begin);
 }

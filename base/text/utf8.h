@@ -17,4 +17,10 @@ bool utf8_check(const void *bytes, size_t size);
 /* Writes '?' over every byte that belongs to no character. */
 void utf8_mend(void *bytes, size_t size);
 
+/*
+ * How many bytes of a text fit into that many columns of a terminal: in East Asian scripts a character has two, an
+ * accent none. *used: their columns.
+ */
+size_t utf8_fit(const char *text, int columns, int *used);
+
 #endif

@@ -14,6 +14,8 @@ LIBRARIES = {
     "cjson": Row("MIT"),
     "libsodium": Row("ISC"),
     "zlib": Row("Zlib"),
+    "libspng": Row("BSD-2-Clause"),
+    "libjpeg-turbo": Row("IJG AND Zlib", "README.ijg"),
     "llhttp": Row("MIT", debian="libllhttp-source"),
     "mbedtls": Row("Apache-2.0 OR GPL-2.0-or-later"),
     "intel-ipsec-mb": Row("BSD-3-Clause", debian="libipsec-mb-dev"),

@@ -101,10 +101,7 @@ static struct web_keys *prepare(const char *path, struct error *error)
     return keys;
 }
 
-/*
- * Clients have the authority's own certificate, or do not trust it. Members make their handshake tokens with it, so it
- * is not shown to whoever connects.
- */
+/* Clients have the authority's own certificate, or do not trust it: it is not sent. */
 static void leave_out_authority(mbedtls_x509_crt *own)
 {
     for (mbedtls_x509_crt *at = own, *next; (next = at->next); at = next) {

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 #include "base/clock.h"
+#include "base/text/utf8.h"
 #include "net/endpoint.h"
 #include "observe/http/internal.h"
 
@@ -158,6 +159,7 @@ static const char *reason(int status)
         {408, "Request Timeout"},
         {413, "Content Too Large"},
         {414, "URI Too Long"},
+        {415, "Unsupported Media Type"},
         {417, "Expectation Failed"},
         {421, "Misdirected Request"},
         {431, "Request Header Fields Too Large"},
@@ -256,6 +258,7 @@ static size_t format_error(char *json, size_t size, const char *text)
         quoted[n++] = (char)((unsigned char)*text < ' ' ? ' ' : *text);
     }
     quoted[n] = '\0';
+    utf8_mend(quoted, n); /* text cut within a character, or quoted from a file */
     return (size_t)snprintf(json, size, "{\"error\":\"%s\"}\n", quoted);
 }
 

@@ -133,6 +133,7 @@ struct http_server {
     uint64_t too_busy;    /* budget.later at the last tick */
     struct caller *peers[PEER_BUCKETS];
     struct http_request *spare; /* for reuse with their memory, linked by next_answered: */
+    char refusal_text[512];     /* of the connection being read, which is answered before the next is */
     int spare_count;
     size_t spare_bytes;
     uint8_t *scratch;              /* [READ_BYTES] */

@@ -18,6 +18,7 @@ enum {
     FIRST_BODY = 4096,
     MOST_RECEIVED = 1 << 18, /* bytes at once, so that others get their turn, too */
     HASH_BYTES = 32,
+    MOST_TIDY = 192,                /* bytes of a path that is compared with what may have been meant */
     MOST_SPARE = 64,                /* requests kept for reuse... */
     MOST_SPARE_BYTES = 1024 * 1024, /* ...with at most this much memory in all */
 };
@@ -41,6 +42,24 @@ static int refuse_memory(struct http_connection *connection)
         return refuse(connection, 413, "the request is larger than one may be here");
     }
     return refuse(connection, 503, "the server is busy: try again later");
+}
+
+/* size: 0: unknown. */
+static int refuse_body(struct http_connection *connection, uint64_t size)
+{
+    struct http_server *server = connection->server;
+    const struct http_route *route = connection->request->route;
+    char *text = server->refusal_text, arrived[48] = "the body is too large";
+    const char *setting = server->options.body_setting;
+    if (connection->refusal != 0 || !route || route->most_body == 0) {
+        return refuse(connection, 413, "no body is accepted here");
+    }
+    if (size > 0) {
+        snprintf(arrived, sizeof arrived, "the body has %llu bytes", (unsigned long long)size);
+    }
+    snprintf(text, sizeof server->refusal_text, "%s; at most %zu are accepted here%s%s", arrived, route->most_body,
+             setting ? ": send fewer rows at a time, or raise " : "", setting ? setting : "");
+    return refuse(connection, 413, text);
 }
 
 /* --- The head's text --- */
@@ -278,41 +297,82 @@ static enum http_method method_of(const llhttp_t *parser)
     }
 }
 
+/* An asterisk matches any text. */
 static bool path_fits(const struct http_route *route, const char *path)
 {
-    const size_t size = strlen(route->path);
-    return route->path[size - 1] == '*' ? strncmp(route->path, path, size - 1) == 0 : strcmp(route->path, path) == 0;
+    const size_t size = strlen(path), before = strcspn(route->path, "*");
+    if (route->path[before] == '\0') {
+        return strcmp(route->path, path) == 0;
+    }
+    const char *behind = route->path + before + 1;
+    return size >= before + strlen(behind) && memcmp(route->path, path, before) == 0 &&
+           strcmp(path + size - strlen(behind), behind) == 0;
+}
+
+static const struct http_route *route_of(const struct http_connection *connection, const char *path)
+{
+    for (const struct http_route *route = connection->server->options.routes; route->path; route++) {
+        if (path_fits(route, path)) {
+            return route;
+        }
+    }
+    return NULL;
+}
+
+/* Copies the path without doubled slashes and one at its end. */
+static void tidy(const char *path, char *copy, size_t size)
+{
+    size_t n = 0;
+    for (; *path != '\0' && n + 1 < size; path++) {
+        if (*path != '/' || n == 0 || copy[n - 1] != '/') {
+            copy[n++] = *path;
+        }
+    }
+    n -= n > 1 && copy[n - 1] == '/';
+    copy[n] = '\0';
+}
+
+/* Not found: paths are as listed, to the byte; `meant` is named if it is one. */
+static void refuse_path(struct http_connection *connection, char meant[MOST_TIDY])
+{
+    struct http_server *server = connection->server;
+    char *text = server->refusal_text;
+    const char *at = server->options.paths_at, *path = connection->request->path;
+    if (strlen(path) < MOST_TIDY && strcmp(path, meant) != 0 && route_of(connection, meant)) {
+        snprintf(text, sizeof server->refusal_text, "not found: write %s, without doubled or trailing slashes", meant);
+    } else {
+        const int shown = snprintf(meant, MOST_TIDY, "%s", path) < MOST_TIDY ? (int)strlen(meant) : 80;
+        snprintf(text, sizeof server->refusal_text, "not found: %.*s; %s lists the paths", shown, path,
+                 at ? at : "docs/operations.md");
+        utf8_mend(text, strlen(text));
+    }
+    refuse(connection, 404, text);
 }
 
 /* The answer to a request that fits no route: not found, or method not allowed. */
-static void find_route(struct http_connection *connection)
+static void find_route(struct http_connection *connection, const llhttp_t *parser)
 {
-    static const char *const allow[] = {"",
-                                        "Allow: GET\r\n",
-                                        "Allow: HEAD\r\n",
-                                        "Allow: GET, HEAD\r\n",
-                                        "Allow: POST\r\n",
-                                        "Allow: GET, POST\r\n",
-                                        "Allow: HEAD, POST\r\n",
-                                        "Allow: GET, HEAD, POST\r\n"};
+    static const char *const allow[] = {"", "Allow: GET, HEAD\r\n", "Allow: POST\r\n", "Allow: GET, HEAD, POST\r\n"};
     struct http_request *request = connection->request;
-    int methods = 0;
-    for (const struct http_route *route = connection->server->options.routes; route->path; route++) {
-        if (path_fits(route, request->path)) {
-            const int has = route->methods | (route->methods & HTTP_METHOD_GET ? HTTP_METHOD_HEAD : 0);
-            if (has & (int)request->method) {
-                request->route = route;
-                return;
-            }
-            methods |= has;
-        }
+    char meant[MOST_TIDY];
+    tidy(request->path, meant, sizeof meant);
+    const bool is_tidy = strlen(request->path) >= sizeof meant || strcmp(request->path, meant) == 0;
+    const struct http_route *route = is_tidy ? route_of(connection, request->path) : NULL;
+    if (!route) {
+        refuse_path(connection, meant);
+        return;
     }
-    if (methods == 0) {
-        refuse(connection, 404, "not found; / is the page, and docs/operations.md lists the rest");
-    } else {
-        refuse(connection, 405, "this method is not allowed");
-        connection->refusal_headers = allow[methods];
+    const int gets = route->methods & HTTP_METHOD_GET, posts = route->methods & HTTP_METHOD_POST;
+    if ((int)request->method & (route->methods | (gets ? HTTP_METHOD_HEAD : 0))) {
+        request->route = route;
+        return;
     }
+    char *text = connection->server->refusal_text;
+    connection->refusal_headers = allow[(gets ? 1 : 0) + (posts ? 2 : 0)];
+    snprintf(text, sizeof connection->server->refusal_text, "%s is not allowed here; this path takes %.*s",
+             llhttp_method_name((llhttp_method_t)parser->method), (int)strcspn(connection->refusal_headers, "\r") - 7,
+             connection->refusal_headers + 7);
+    refuse(connection, 405, text);
 }
 
 /* In constant time, which reveals nothing about the token, not even its length. */
@@ -350,16 +410,37 @@ static bool is_listed(const char *list, const char *text, size_t size)
     return false;
 }
 
-/* The bytes of "host:port" that are the host's; brackets around an IPv6 address are not. */
+/* The same for hosts, which may have brackets and a final dot in the list, too. */
+static bool is_listed_host(const char *list, const char *host, size_t size)
+{
+    while (list && *list != '\0') {
+        const size_t length = strcspn(list, ",");
+        size_t bare = length - (list[0] == '[' ? 2 : 0);
+        const char *name = list + (list[0] == '[');
+        bare -= bare > 1 && name[bare - 1] == '.';
+        if (bare == size && strncasecmp(name, host, size) == 0) {
+            return true;
+        }
+        list += length + (list[length] == ',');
+    }
+    return false;
+}
+
+/*
+ * The bytes of "host:port" that are the host's: without the brackets of an IPv6 address, or the dot of a whole name.
+ */
 static const char *host_of(const char *text, size_t *size)
 {
-    const char *colon = strrchr(text, ':');
-    *size = colon && !strchr(colon, ']') ? (size_t)(colon - text) : strlen(text);
-    if (text[0] != '[' || *size < 2) {
-        return text;
+    const bool is_literal = text[0] == '[';
+    const char *host = text + is_literal, *end = host + strcspn(host, is_literal ? "]" : ":");
+    const char *port = end + (is_literal && *end == ']');
+    *size = (size_t)(end - host);
+    *size -= !is_literal && *size > 1 && host[*size - 1] == '.';
+    if (*port == ':') {
+        port += 1 + strspn(port + 1, "0123456789");
     }
-    *size -= 2;
-    return text + 1;
+    *size = *port == '\0' ? *size : 0; /* "[::1]elsewhere" is no host at all */
+    return host;
 }
 
 /*
@@ -375,8 +456,8 @@ static bool is_for_us(const struct http_connection *connection)
         return true;
     }
     host = host_of(host, &size);
-    return is_listed("localhost,127.0.0.1,::1", host, size) || is_listed(options->only_host, host, size) ||
-           is_listed(options->hosts, host, size);
+    return is_listed_host("localhost,127.0.0.1,::1", host, size) || is_listed_host(options->only_host, host, size) ||
+           is_listed_host(options->hosts, host, size);
 }
 
 /* --- Pages of other origins --- */
@@ -398,7 +479,7 @@ static bool is_own_origin(const struct http_connection *connection, const char *
         return true;
     }
     const char *name = host_of(authority, &size);
-    return is_listed(connection->server->options.hosts, name, size);
+    return is_listed_host(connection->server->options.hosts, name, size);
 }
 
 /*
@@ -478,7 +559,7 @@ static void check_wish(struct http_connection *connection, const llhttp_t *parse
         request->is_preflight = true; /* never with a token */
         return;
     }
-    find_route(connection);
+    find_route(connection, parser);
     connection->is_health = request->route && request->route->is_health;
     if (request->method == HTTP_METHOD_POST && is_foreign(connection)) {
         refuse(connection, 403, "this comes from a page of another origin: allow it by --http_cors=ORIGIN");
@@ -494,9 +575,9 @@ static void check_wish(struct http_connection *connection, const llhttp_t *parse
     if (expected && strcasecmp(expected, "100-continue") != 0) {
         refuse(connection, 417, "the only expectation supported is 100-continue");
     }
-    const uint64_t limit = request->route ? request->route->most_body : 0;
-    if ((parser->flags & F_CONTENT_LENGTH) && parser->content_length > limit) {
-        refuse(connection, 413, limit == 0 ? "no body is accepted here" : "the body is too large");
+    if ((parser->flags & F_CONTENT_LENGTH) &&
+        parser->content_length > (request->route ? request->route->most_body : 0)) {
+        refuse_body(connection, parser->content_length);
     }
 }
 
@@ -514,7 +595,7 @@ static int on_headers_complete(llhttp_t *parser)
     const bool has_body = (parser->flags & F_CHUNKED) || parser->content_length > 0;
     check_wish(connection, parser);
     if (has_body && (connection->refusal != 0 || !request->route || request->route->most_body == 0)) {
-        return refuse(connection, 413, "no body is accepted here");
+        return refuse_body(connection, parser->content_length);
     }
     if (has_body) {
         connection->wants_continue = http_request_header(request, "expect") && !request->is_old;
@@ -557,7 +638,7 @@ static int on_body(llhttp_t *parser, const char *at, size_t size)
     struct http_request *request = connection->request;
     connection->wants_continue = false; /* the client did not wait for it */
     if (size > request->route->most_body - request->body_size) {
-        return refuse(connection, 413, "the body is too large");
+        return refuse_body(connection, 0);
     }
     if (!grow_body(connection, request->body_size + size)) {
         return refuse_memory(connection);
@@ -678,11 +759,6 @@ void requests_free_spare(struct http_server *server)
 }
 
 /* --- For handlers --- */
-
-enum http_method http_request_method(const struct http_request *request)
-{
-    return request->method;
-}
 
 const char *http_request_path(const struct http_request *request)
 {

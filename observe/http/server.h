@@ -44,7 +44,7 @@ struct web_keys;     /* net/tls/web.h */
 enum http_method { HTTP_METHOD_GET = 1, HTTP_METHOD_HEAD = 2, HTTP_METHOD_POST = 4 };
 
 struct http_route {
-    const char *path; /* "/api/status"; a final asterisk matches anything */
+    const char *path; /* "/api/status"; one asterisk matches anything */
     int methods;      /* of enum http_method; GET includes HEAD */
     bool is_public;   /* needs no token */
     bool is_health;   /* a health check: whoever asks keeps its place */
@@ -67,6 +67,7 @@ struct http_options {
     uint16_t port;
     int listener;                    /* a listening socket to use instead of these two, owned by the server; 0: none */
     const struct http_route *routes; /* the first match counts; ends with a path of NULL. Borrowed, as all below */
+    const char *paths_at;            /* where all paths are listed, for errors */
     void *context;                   /* for routes, tick and is_busy */
     void (*tick)(void *context);     /* each second, on the server's thread; NULL: none */
     bool (*is_busy)(void *context);  /* do requests wait for others? Asked on the server's thread; NULL: never */
@@ -81,6 +82,7 @@ struct http_options {
     size_t most_bytes;           /* of all current requests and answers together */
     size_t most_each;            /* of one of them, plus HTTP_TIMES for each byte of its body; 0: most_bytes */
     const char *memory_setting;  /* the flag that sets most_bytes, for errors; NULL: none */
+    const char *body_setting;    /* the flag that sets the routes' most_body, likewise */
     bool gives_way;              /* the thread runs at lower priority; otherwise it asks for low latency */
 };
 
@@ -109,7 +111,6 @@ void http_server_counts(const struct http_server *server, struct http_counts *co
 
 /* --- Requests: pointers are valid until the request is answered --- */
 
-enum http_method http_request_method(const struct http_request *request);
 const char *http_request_path(const struct http_request *request); /* decoded, without the query; valid UTF-8 */
 const char *http_request_header(const struct http_request *request, const char *name); /* NULL: not there */
 /* HTTP_BODY_SLACK more bytes, of any value, are readable after its last byte. */

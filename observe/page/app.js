@@ -22,6 +22,7 @@ function setText(node, text) {
 
 const isNumber = value => typeof value === 'number' && Number.isFinite(value);
 const list = value => (Array.isArray(value) ? value : []);
+const plural = (value, unit) => `${count(value)} ${unit}${value === 1 ? '' : 's'}`;
 const word = value => (isNothing(value) ? '' : String(value));
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 
@@ -90,38 +91,41 @@ function moment(seconds) {
 }
 
 const iso = seconds => (isNumber(seconds) && Math.abs(seconds) < 8e12 ? new Date(seconds * 1000).toISOString() : '');
-const ago = seconds => (isNumber(seconds) ? `${duration(Math.max(0, now() - seconds))} ago` : NONE);
+const since = seconds => (seconds < 1 ? 'just now' : `${duration(seconds)} ago`);
+const ago = seconds => (isNumber(seconds) ? since(now() - seconds) : NONE);
 const isShare = name => /accuracy/.test(name);
 const metricText = (name, value) => (isShare(name) && isNumber(value) ? `${(value * 100).toFixed(2)}%` : number(value));
-const shareTick = value => `${plain.format(value * 100)}%`;
 const SHORT = {f1: 'F1', mcc: 'MCC', mae: 'MAE', rmse: 'RMSE', r2: 'R²', roc_auc: 'ROC AUC'};
 const titled = name => (Object.hasOwn(SHORT, name) ? SHORT[name]
     : name.charAt(0).toUpperCase() + name.slice(1).replace(/_/g, ' '));
 
-// Each series' name, the format of its values, and that of its axis if it differs.
+// Each series' name, its unit, and the format of its values.
 const SERIES = {
-    loss: ['Loss', number],
-    learning_rate: ['Learning rate', number],
-    steps_per_s: ['Steps per second', number],
-    examples_per_s: ['Examples per second', compact],
-    memory_bytes: ['Memory of this process', bytes],
-    cpu_percent: ['CPU of this process', percent],
-    gpu_percent: ['GPU', percent],
-    bytes_in_per_s: ['Received per second', bytes],
-    bytes_out_per_s: ['Sent per second', bytes],
+    loss: ['Loss', 'mean per example', number],
+    learning_rate: ['Learning rate', 'per step', number],
+    steps_per_s: ['Steps per second', 'steps/s', number],
+    examples_per_s: ['Examples per second', 'examples/s', compact],
+    memory_bytes: ['Memory of this process', 'bytes', bytes],
+    cpu_percent: ['CPU of this process', '% of one CPU', percent],
+    gpu_percent: ['GPU', '% of the time', percent],
+    bytes_in_per_s: ['Received per second', 'bytes/s', bytes],
+    bytes_out_per_s: ['Sent per second', 'bytes/s', bytes],
 };
+
+const isMetric = name => name.startsWith('metric:');
 
 function describeSeries(name) {
     if (Object.hasOwn(SERIES, name)) return SERIES[name];
-    if (!name.startsWith('metric:')) return [titled(name), number];
+    if (!isMetric(name)) return [titled(name), '', number];
     const metric = name.slice(7);
-    return [`${titled(metric)} (validation)`, value => metricText(metric, value), isShare(metric) ? shareTick : number];
+    return [`${titled(metric)} (validation)`, isShare(metric) ? '% of examples' : '',
+        value => metricText(metric, value)];
 }
 
 // --- State ---
 
 const page = {
-    runs: [],        // {id, name, color, picked, status, points, events}
+    runs: [],        // {id, name, color, picked, status, points, events, about, series}
     shown: null,     // one of runs
     view: 'overview',
     link: 'wait',
@@ -142,6 +146,9 @@ const status = () => statusOf(page.shown);
 const runOf = () => status().run;
 const progressOf = () => status().progress;
 const members = () => list(status().members);
+const isEnded = run => ['done', 'interrupted', 'failed'].includes(run.state);
+const isAlone = () => members().length < 2 && ['local', 'dashboard'].includes(runOf().role);
+const aboutOf = run => ({settings: {}, ...(run && run.about)});
 const picked = () => page.runs.filter(run => run.picked || run === page.shown);
 
 // --- Requests ---
@@ -280,6 +287,33 @@ function color(name) {
     return getComputedStyle(probe).color;
 }
 
+// Ticks at multiples of 1, 2 or 5, and as many decimals as tell them apart.
+function niceStep(from, to, most) {
+    const rough = (to - from) / Math.max(2, most), size = 10 ** Math.floor(Math.log10(rough));
+    return [1, 2, 5, 10].map(times => times * size).find(step => step >= rough) || size;
+}
+
+const decimals = step => Math.max(0, Math.min(8, -Math.floor(Math.log10(step) + 1e-9)));
+
+function tickLabel(format, name, value, step) {
+    if (format === bytes || format === compact) return format(value);
+    if (isShare(name)) return `${(value * 100).toFixed(decimals(step * 100))}%`;
+    if (format === percent) return `${value.toFixed(decimals(step))}%`;
+    if (Math.abs(value) >= 1e5) return compact(value);
+    return step < 1e-5 && value !== 0 ? value.toExponential(1) : value.toFixed(decimals(step));
+}
+
+function ticksOf(from, to, most, label, unit = 1) {
+    const ticks = [];
+    if (!(to > from)) return [{v: from, label: label(from, Math.abs(from) || 1)}];
+    const step = niceStep(from / unit, to / unit, most) * unit;
+    for (let i = Math.ceil(from / step - 1e-9); i * step <= to + step * 1e-9; i++)
+        ticks.push({v: i * step + 0, label: label(i * step + 0, step)}); // not -0
+    return ticks;
+}
+
+const stepLabel = (value, step) => (value >= 10000 && step >= value / 1000 ? compact(value) : count(value));
+
 const faint = value => value.replace(/^rgb\(/, 'rgba(').replace(/\)$/, ', 0.28)');
 
 // --- Charts ---
@@ -298,36 +332,63 @@ function relativeTicks(from, to, pixels) {
     return ticks;
 }
 
+const AXES = {step: 'step', time: 'time of day', relative: 'time since the start'};
 const xTitle = x => (page.axis === 'step' ? `step ${count(x)}` : page.axis === 'time' ? moment(x / 1000) : duration(x));
+
+// The last x of a run.
+function endOf({points}) {
+    const last = points.time.length - 1;
+    return page.axis === 'step' ? Math.max(...points.step) : page.axis === 'time' ? points.time[last] * 1000
+        : points.time[last] - points.time[0];
+}
 
 class Chart {
     constructor(name, group) {
-        [this.title, this.format, this.tick = this.format] = describeSeries(name);
+        [this.title, this.unit, this.format] = describeSeries(name);
         this.name = name;
+        this.parts = name === 'loss' ? ['loss', 'metric:loss'] : [name]; // training and validation share a chart
         this.group = group;
-        this.reading = make('span', {class: 'reading'});
+        this.reading = make('div', {class: 'reading'});
         this.plot = make('div', {class: 'plot', tabindex: '0', role: 'group', 'aria-roledescription': 'chart',
             'aria-describedby': 'chart-hint'});
+        this.hint = make('span', {class: 'unit'});
+        this.cross = make('div', {class: 'cross', hidden: true});
+        this.axis = make('div', {class: 'axis', 'aria-hidden': 'true'});
         this.element = make('figure', {class: 'chart'}, make('figcaption', {}, make('h2', {}, this.title),
-            this.reading), this.plot);
+            this.hint, this.reading),
+            make('div', {class: 'frame'}, this.plot, this.cross), this.axis);
         this.plot.addEventListener('keydown', event => this.key(event));
         new ResizeObserver(() => this.graph && this.graph.resize()).observe(this.plot);
     }
 
+    // Validations are single points, which are neither smoothed nor left out.
+    takeCurve(run, part, several) {
+        const isPoint = isMetric(part), all = curve(run, part);
+        const raw = isPoint ? all : thin(all, several ? 1500 : MOST_POINTS);
+        const isRough = page.smoothing > 0 && !isPoint && part !== 'learning_rate';
+        const name = this.parts.length > 1 ? (isPoint ? 'validation' : 'training') : '';
+        return {run, part, isPoint, raw: isRough ? raw : null, pairs: isRough ? smooth(raw, page.smoothing) : raw,
+            label: !several ? name : isPoint && part !== this.name ? '' : run.name, end: endOf(run),
+            color: !several && isPoint && part !== this.name ? 'series-2' : run.color,
+            pattern: several && isPoint && part !== this.name ? [5, 3] : null};
+    }
+
     update() {
-        const runs = picked().filter(run => run.points.values[this.name]), several = runs.length > 1;
-        const isRough = page.smoothing > 0 && this.name !== 'learning_rate';
-        const raw = runs.map(run => thin(curve(run, this.name), several ? 1500 : MOST_POINTS));
-        this.curves = runs.map((run, i) => ({run, pairs: isRough ? smooth(raw[i], page.smoothing) : raw[i]}));
-        const rows = rowsOf([...this.curves.map(each => each.pairs), ...(isRough ? raw : [])]);
-        const kind = [page.axis, page.logarithmic, isRough, document.documentElement.dataset.theme, darkness.matches,
-            ...runs.map(run => run.id)].join('|');
+        const runs = picked(), several = runs.length > 1;
+        this.curves = runs.flatMap(run => this.parts.map(part => this.takeCurve(run, part, several)))
+            .filter(each => each.pairs.length);
+        const rough = this.curves.filter(each => each.raw);
+        const rows = rowsOf([...this.curves.map(each => each.pairs), ...rough.map(each => each.raw)]);
+        const kind = [page.axis, page.logarithmic, document.documentElement.dataset.theme, darkness.matches,
+            ...this.curves.map(each => `${each.run.id} ${each.part} ${!each.raw} ${each.pairs.length < 60}`)].join('|');
         if (!rows.length || kind !== this.kind) this.clear();
         if (rows.length && this.graph) this.graph.updateOptions({file: rows});
-        else if (rows.length) this.draw(rows, isRough);
+        else if (rows.length) this.draw(rows, rough);
         else if (!this.plot.firstChild) this.plot.append(make('div', {class: 'empty'}, 'nothing yet'));
         this.kind = kind;
         this.rows = rows;
+        setText(this.hint, several && this.parts.length > 1 ? `${this.unit}; dotted: validation` : this.unit);
+        setText(this.axis, rows.length ? AXES[page.axis] : '');
         this.read(this.group.hover);
         this.describe();
     }
@@ -338,26 +399,25 @@ class Chart {
         this.plot.replaceChildren();
     }
 
-    draw(rows, isRough) {
+    draw(rows, rough) {
         const series = {}, labels = ['x'];
         this.curves.forEach((each, i) => {
-            labels.push(`run${i}`);
-            series[`run${i}`] = {color: color(each.run.color), strokeWidth: 1.5};
+            labels.push(`curve${i}`);
+            series[`curve${i}`] = {color: color(each.color), strokeWidth: 1.5, strokePattern: each.pattern,
+                drawPoints: each.pairs.length < 60, pointSize: each.isPoint ? 2.5 : 2};
         });
-        if (isRough) this.curves.forEach((each, i) => {
+        rough.forEach((each, i) => {
             labels.push(`raw${i}`);
-            series[`raw${i}`] = {color: faint(color(each.run.color)), strokeWidth: 1, highlightCircleSize: 0};
+            series[`raw${i}`] = {color: faint(color(each.color)), strokeWidth: 1, highlightCircleSize: 0};
         });
-        const few = rows.length < 60;
         this.graph = new Dygraph(this.plot, rows, {
-            labels, series, legend: 'never', connectSeparatedPoints: true, drawPoints: few, pointSize: 2,
+            labels, series, legend: 'never', connectSeparatedPoints: true,
             highlightCircleSize: 3, logscale: page.logarithmic, labelsUTC: false, dateWindow: page.zoom,
             gridLineColor: color('line'), axisLineColor: color('strong'), axisLabelFontSize: 11, rightGap: 8,
             xRangePad: 4, yRangePad: 8, animatedZooms: false,
             axes: {
                 x: {drawGrid: false, axisLabelWidth: 70, pixelsPerLabel: 80, ...this.xAxis()},
-                y: {axisLabelWidth: 58, pixelsPerLabel: 34, labelsKMG2: this.format === bytes,
-                    axisLabelFormatter: value => this.tick(value)},
+                y: {axisLabelWidth: 58, pixelsPerLabel: 34, ...this.yAxis()},
             },
             underlayCallback: (canvas, area, graph) => this.mark(canvas, area, graph),
             highlightCallback: (event, x) => this.group.point(x),
@@ -368,15 +428,24 @@ class Chart {
         });
     }
 
+    yAxis() {
+        if (page.logarithmic) return {axisLabelFormatter: value => this.format(value)};
+        const label = (value, step) => tickLabel(this.format, this.name, value, step);
+        const unit = to => (this.format === bytes ? 1024 ** Math.floor(Math.log2(Math.max(1, to)) / 10) : 1);
+        return {ticker: (from, to, pixels) => ticksOf(from, to, pixels / 34, label, unit(to))};
+    }
+
     xAxis() {
         if (page.axis === 'time')
             return {ticker: Dygraph.dateTicker, axisLabelFormatter: Dygraph.dateAxisLabelFormatter};
         if (page.axis === 'relative') return {ticker: relativeTicks};
-        return {axisLabelFormatter: compact};
+        return {ticker: (from, to, pixels) => ticksOf(from, to, Math.min(pixels / 80, to - from), stepLabel)
+            .filter(tick => Number.isInteger(tick.v))};
     }
 
     // Events of the run (losses and errors, restores and rollouts), as dashed lines.
     mark(canvas, area, graph) {
+        this.markBest(canvas, area, graph);
         if (!page.marks || page.axis === 'relative' || !page.shown) return;
         canvas.save();
         canvas.setLineDash([3, 3]);
@@ -397,6 +466,27 @@ class Chart {
         canvas.restore();
     }
 
+    // A ring around the best validation of each run, named if there is one run.
+    markBest(canvas, area, graph) {
+        const bests = list(this.curves).filter(each => each.part === mainMetric(each.run)).map(bestPoint);
+        canvas.save();
+        canvas.strokeStyle = canvas.fillStyle = color('good');
+        canvas.lineWidth = 1.5;
+        canvas.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+        for (const best of bests.filter(Boolean)) {
+            const x = graph.toDomXCoord(best.x), y = graph.toDomYCoord(best.value);
+            if (!(x >= area.x && x <= area.x + area.w)) continue;
+            canvas.beginPath();
+            canvas.arc(x, y, 5.5, 0, 2 * Math.PI);
+            canvas.stroke();
+            if (picked().length > 1) continue;
+            canvas.textAlign = x > area.x + area.w - 80 ? 'right' : 'left';
+            canvas.fillText('best', x + (canvas.textAlign === 'left' ? 9 : -9),
+                y < area.y + area.h / 2 ? y + 16 : y - 9);
+        }
+        canvas.restore();
+    }
+
     nearest(pairs, x) {
         let low = 0, high = pairs.length - 1;
         while (low < high) {
@@ -407,33 +497,44 @@ class Chart {
         return low > 0 && x - pairs[low - 1][0] < pairs[low][0] - x ? low - 1 : low;
     }
 
-    // The values at x, or the last ones.
+    // The values at x, or the last ones. A run has none after its end; a validation counts until the next.
+    valueAt({pairs, isPoint, end}, x) {
+        if (x === null) return pairs[pairs.length - 1];
+        if (x < pairs[0][0] || x > (isPoint ? end : pairs[pairs.length - 1][0])) return null;
+        const pair = pairs[this.nearest(pairs, x)];
+        return pair[0] <= x || !isPoint ? pair : pairs[this.nearest(pairs, x) - 1];
+    }
+
     read(x) {
-        const parts = [];
-        let at = null;
-        for (const {run, pairs} of this.curves || []) {
-            if (!pairs.length) continue;
-            const pair = pairs[x === null ? pairs.length - 1 : this.nearest(pairs, x)];
-            at = pair[0];
-            if (this.curves.length > 1) {
-                const swatch = make('span', {class: 'swatch', title: run.name});
-                swatch.style.background = `var(--${run.color})`;
-                parts.push(swatch);
-            }
-            parts.push(make('b', {}, this.format(pair[1])), '  ');
+        const parts = [], curves = this.curves || [];
+        for (const each of curves) {
+            const pair = this.valueAt(each, x);
+            const swatch = make('span', {class: each.pattern ? 'swatch dashed' : 'swatch'});
+            swatch.style.color = `var(--${each.color})`;
+            const at = pair && x !== null && each.isPoint && pair[0] !== x ? ` at ${xTitle(pair[0])}` : '';
+            parts.push(make('span', {}, ...(curves.length > 1 ? [swatch] : []), each.label ? `${each.label} ` : '',
+                make('b', {}, pair ? this.format(pair[1]) : NONE), at));
         }
-        if (x !== null && at !== null) parts.push(xTitle(at));
+        if (x !== null && curves.length) parts.push(make('span', {}, xTitle(x)));
         this.reading.replaceChildren(...parts);
+        this.cross.hidden = x === null || !this.graph;
         if (!this.graph) return;
-        if (x === null) this.graph.clearSelection();
-        else this.graph.setSelection(this.nearest(this.rows, x));
+        if (x === null) return this.graph.clearSelection();
+        const area = this.graph.getArea(), place = this.graph.toDomXCoord(x);
+        this.cross.hidden = place < area.x || place > area.x + area.w;
+        this.cross.style.left = `${place}px`;
+        this.cross.style.top = `${area.y}px`;
+        this.cross.style.height = `${area.h}px`;
+        const row = this.nearest(this.rows, x), last = this.rows[this.rows.length - 1][0];
+        if (x <= last) this.graph.setSelection(row);
+        else this.graph.clearSelection();
     }
 
     describe() {
-        const said = (this.curves || []).filter(each => each.pairs.length).map(({run, pairs}) => {
+        const said = (this.curves || []).filter(each => each.pairs.length).map(({label, pairs}) => {
             const values = pairs.map(pair => pair[1]), last = pairs[pairs.length - 1];
             const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
-            return `${this.curves.length > 1 ? `${run.name}: ` : ''}${this.format(last[1])} at ${xTitle(last[0])}, ` +
+            return `${label ? `${label}: ` : ''}${this.format(last[1])} at ${xTitle(last[0])}, ` +
                 `lowest ${this.format(low)}, highest ${this.format(high)}`;
         });
         this.plot.setAttribute('aria-label', `${this.title}. ${said.join('. ') || 'Nothing yet'}`);
@@ -503,20 +604,48 @@ class Charts {
     }
 }
 
-const mainMetric = () => `metric:${word(runOf().metric)}`;
+const mainMetric = run => `metric:${word(statusOf(run).run.metric).replace('log_loss', 'loss')}`;
+
+// Where the best validation of a curve's run is on the chart.
+function bestPoint({run, part}) {
+    const best = statusOf(run).progress.best, {step, time, values} = run.points, column = values[part] || [];
+    if (!best) return null;
+    let at = column.length - 1;
+    while (at >= 0 && (column[at] === null || step[at] !== best.step)) at--;
+    if (at < 0) return page.axis === 'step' ? {x: best.step, value: best.value} : null;
+    return {x: page.axis === 'step' ? best.step : page.axis === 'time' ? time[at] * 1000 : time[at] - time[0],
+        value: column[at]};
+}
+
+const valuesOf = (run, name) => (run.points.values[name] || []).filter(y => y !== null);
+
+// The log loss of most models is their loss under another name.
+function isTwin(run, name) {
+    const loss = valuesOf(run, 'metric:loss'), other = valuesOf(run, name);
+    return name !== 'metric:loss' && loss.length === other.length && loss.length > 0 &&
+        other.every((y, i) => Math.abs(y - loss[i]) <= 1e-5 * Math.abs(y));
+}
 
 function allSeries() {
     const names = new Set(['loss']);
     for (const run of picked()) for (const name of Object.keys(run.points.values)) names.add(name);
-    const rank = name => ['loss', mainMetric()].indexOf(name) + 1 || (name.startsWith('metric:') ? 3
+    names.delete('metric:loss'); // is in the chart of the training loss
+    const main = mainMetric(page.shown);
+    const rank = name => ['loss', main].indexOf(name) + 1 || (isMetric(name) ? 3
         : Object.keys(SERIES).indexOf(name) + 4 || 99);
+    const isShown = name => (name === 'loss' && page.runs.length === 1) || picked().some(run =>
+        valuesOf(run, name).length || (name === 'loss' && valuesOf(run, 'metric:loss').length));
+    const isZero = name => /^bytes_/.test(name) && picked().every(run => valuesOf(run, name).every(y => y === 0));
     return [...names].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1))
-        .filter(name => name === 'loss' || picked().some(run => (run.points.values[name] || []).some(y => y !== null)));
+        .filter(name => isShown(name) && !isZero(name) &&
+            !(isMetric(name) && picked().every(run => !run.points.values[name] || isTwin(run, name))));
 }
 
+// The learning rate only if it changes.
 function mainSeries() {
-    const main = ['loss', mainMetric(), 'steps_per_s', 'learning_rate'];
-    const names = allSeries();
+    const isConstant = picked().every(run => new Set(valuesOf(run, 'learning_rate')).size < 2);
+    const main = ['loss', mainMetric(page.shown), 'steps_per_s', ...(isConstant ? [] : ['learning_rate'])];
+    const names = allSeries().filter(name => name !== 'learning_rate' || !isConstant);
     const some = main.filter(name => names.includes(name));
     return [...some, ...names.filter(name => !some.includes(name))].slice(0, 4);
 }
@@ -568,20 +697,21 @@ function metricsNow() {
 function drawTiles() {
     const progress = progressOf(), run = runOf(), best = progress.best;
     const metrics = metricsNow(), [main] = metrics, loss = metrics.find(([name]) => name === 'loss');
-    const isOver = ['done', 'failed'].includes(run.state);
-    const last = page.shown && page.shown.points.time;
+    const isOver = isEnded(run), last = page.shown && page.shown.points.time;
     const end = isOver && last && last.length ? last[last.length - 1] : now();
+    const [tested] = Object.entries(progress.test || {});
     fillTiles(byId('tiles'), [
-        tile('Loss', number(progress.loss), isOver ? 'at the end' : 'of the last steps'),
+        tile('Training loss', number(progress.loss), isOver ? 'at the end' : 'of the last steps'),
         ...(main && main !== loss ? [tile(titled(main[0]), metricText(...main), main[0] === run.metric && best
-            ? `best ${metricText(main[0], best.value)} at ${compact(best.step)}` : 'last validation')] : []),
+            ? `best ${metricText(main[0], best.value)} at ${count(best.step)}` : 'last validation')] : []),
         ...(loss ? [tile('Validation loss', number(loss[1]), loss[0] === run.metric && best
-            ? `best ${number(best.value)} at ${compact(best.step)}` : 'last validation')] : []),
+            ? `best ${number(best.value)} at ${count(best.step)}` : 'last validation')] : []),
+        ...(tested ? [tile(`Test ${titled(tested[0]).toLowerCase()}`, metricText(...tested), 'after training')] : []),
         tile('Steps/s', number(progress.steps_per_s), `${compact(progress.examples_per_s)} examples/s`),
         tile('Learning rate', number(progress.learning_rate), ''),
-        tile(isOver ? 'Ended' : 'Time left', isOver ? clock(end) : duration(progress.eta_s),
-            isOver || !isNumber(progress.eta_s) ? '' : `done at ${clock(now() + progress.eta_s)}`),
-        tile('Running for', duration(end - status().started), `since ${moment(status().started)}`),
+        tile(isOver ? 'Ended' : 'Time left', isOver ? moment(end) : duration(progress.eta_s),
+            isOver ? word(run.state) : isNumber(progress.eta_s) ? `done at ${clock(now() + progress.eta_s)}` : ''),
+        tile(isOver ? 'Took' : 'Running for', duration(end - status().started), `since ${moment(status().started)}`),
         tile('Examples', compact(progress.examples), isNumber(progress.epoch) ? `epoch ${number(progress.epoch)}` : ''),
     ]);
 }
@@ -591,9 +721,21 @@ function drawProgress() {
     const bar = byId('progress-bar');
     setText(byId('progress-step'), `Step ${count(step)}${isNumber(last)
         ? ` of ${count(last)} (${Math.floor(100 * step / Math.max(1, last))}%)` : ''}`);
-    setText(byId('progress-eta'), isNumber(eta) ? `${duration(eta)} left` : '');
+    const left = isNumber(eta) ? `${duration(eta)} left` : '';
+    setText(byId('progress-eta'), isEnded(runOf()) ? word(runOf().state) : left);
     bar.hidden = !isNumber(last);
     if (isNumber(last)) bar.value = Math.min(1, step / Math.max(1, last));
+}
+
+const fileOf = path => word(path).split('/').pop();
+const SETUP = {optimizer: 'Optimizer', learning_rate: 'Learning rate', batch_size: 'Batch size', epochs: 'Epochs',
+    train_steps: 'Steps', seed: 'Seed', layers: 'Layers', target: 'Target'};
+
+function drawSetup() {
+    const {settings, data} = aboutOf(page.shown);
+    const facts = Object.entries(SETUP).map(([key, title]) => [title, word(settings[key])]);
+    byId('setup-panel').hidden = !facts.some(([, value]) => value);
+    fillFacts(byId('setup'), [...facts, ['Data', word(data || settings.data_dir)]]);
 }
 
 function drawInShort() {
@@ -604,10 +746,15 @@ function drawInShort() {
     const saved = status().checkpoints;
     fillFacts(byId('checkpoint-short'), [
         ['Newest', isNumber(saved.last_step) ? `step ${count(saved.last_step)}, ${ago(saved.last_time)}` : 'none yet'],
-        ['Written', count(saved.written)],
+        ['Best', isNumber(saved.best_step) ? `step ${count(saved.best_step)}, ${fileOf(saved.best_path)}` : ''],
+        ['Written', saved.written ? count(saved.written) : ''],
         saved.failed ? ['Failed', count(saved.failed), 'bad'] : null,
     ]);
-    const metrics = metricsNow();
+    byId('members-panel').hidden = isAlone();
+    byId('events-panel').hidden = !events().length && runOf().role === 'dashboard';
+    drawSetup();
+    const metrics = metricsNow().filter(([name, value], _, all) => name !== 'log_loss' ||
+        !all.some(([other, loss]) => other === 'loss' && Math.abs(loss - value) <= 1e-5 * Math.abs(loss)));
     const worst = worstTenth();
     byId('metrics-panel').hidden = metrics.length < 2 && !worst.length;
     fillFacts(byId('metrics'), [
@@ -620,30 +767,40 @@ function drawInShort() {
     drawEvents(byId('events-short'), events().slice(-8), true);
 }
 
+// The settings in which runs differ, the best known first.
+function differing(runs) {
+    const settings = runs.map(run => aboutOf(run).settings), known = Object.keys(SETUP);
+    const keys = [...new Set([...known, ...settings.flatMap(Object.keys)])];
+    return keys.filter(key => new Set(settings.map(each => word(each[key]))).size > 1);
+}
+
 function drawCompare() {
     const several = page.runs.length > 1, table = byId('compare-table');
     byId('compare').hidden = !several;
     if (!several) return;
-    const metrics = [...new Set(page.runs.flatMap(run => Object.keys(statusOf(run).progress.metrics || {})))];
-    const head = ['Run', 'State', 'Step', 'Loss', ...metrics.map(titled), 'Best', 'Steps/s', 'Engine'];
-    const sight = JSON.stringify([page.shown.id, page.runs.map(run => [run.id, run.name, run.status])]);
+    const sight = JSON.stringify([page.shown.id, page.runs.map(run => [run.id, run.name, run.status, run.about])]);
     if (sight === table.sight) return;
     table.sight = sight;
+    const differences = differing(page.runs).slice(0, 8);
+    const scores = page.runs.map(run => statusOf(run).progress.best?.value).filter(isNumber);
+    const top = runOf().metric_goal === 'min' ? Math.min(...scores) : Math.max(...scores);
+    const head = ['Run', 'State', ...differences.map(key => SETUP[key] || titled(key)), 'Step', 'Loss',
+        'Validation loss', 'Best', 'Test', 'Steps/s'];
     table.tHead.replaceChildren(make('tr', {}, ...head.map((title, i) =>
-        make('th', {scope: 'col', class: i > 1 && i < head.length - 1 ? 'number' : null}, title))));
+        make('th', {scope: 'col', class: i > 1 + differences.length ? 'number' : null}, title))));
     table.tBodies[0].replaceChildren(...page.runs.map(run => {
-        const {run: about, progress} = statusOf(run), best = progress.best;
+        const {run: about, progress} = statusOf(run), best = progress.best, isTop = best && best.value === top;
+        const [tested] = Object.entries(progress.test || {}), settings = aboutOf(run).settings;
         const swatch = make('span', {class: 'swatch'});
-        swatch.style.background = `var(--${run.color})`;
-        const cells = [count(progress.global_step), number(progress.loss),
-            ...metrics.map(name => metricText(name, (progress.metrics || {})[name])),
+        swatch.style.color = `var(--${run.color})`;
+        const cells = [count(progress.global_step), number(progress.loss), number((progress.metrics || {}).loss),
             best ? `${metricText(word(about.metric), best.value)} at ${count(best.step)}` : NONE,
-            number(progress.steps_per_s)];
+            tested ? metricText(...tested) : NONE, number(progress.steps_per_s)];
         const button = make('button', {type: 'button', class: 'text'}, swatch, run.name);
         button.addEventListener('click', () => show(run));
         return make('tr', {'aria-current': run === page.shown && 'true'}, make('th', {scope: 'row'}, button),
-            make('td', {}, word(about.state)), ...cells.map(text => make('td', {class: 'number'}, text)),
-            make('td', {}, word(about.engine)));
+            make('td', {}, word(about.state)), ...differences.map(key => make('td', {}, word(settings[key]) || NONE)),
+            ...cells.map((text, i) => make('td', {class: i === 3 && isTop ? 'number good' : 'number'}, text)));
     }));
 }
 
@@ -681,7 +838,7 @@ const COLUMNS = [
     digits('global_step', 'Step'),
     digits('steps_per_s', 'Steps/s', value => fixed(value, 1)),
     digits('loss', 'Loss', value => fixed(value, 4)),
-    digits('silent_ms', 'Heard', ms => (isNumber(ms) ? `${duration(ms / 1000)} ago` : NONE)),
+    digits('silent_ms', 'Heard', ms => (isNumber(ms) ? since(ms / 1000) : NONE)),
     digits('staleness', 'Stale'),
     digits('dropped', 'Dropped'),
     ofRounds('asked', 'Asked', (value, rounds) => count(value) + (rounds.is_asked ? ' *' : '')),
@@ -722,11 +879,13 @@ function compare(column, down) {
     };
 }
 
+const MISSING = 'missing';
+
 function wantedMembers() {
     const terms = byId('member-search').value.toLowerCase().split(/\s+/).filter(Boolean);
     const state = byId('member-state').value;
     const found = members().filter(member => {
-        if (state && stateOf(member) !== state) return false;
+        if (state === MISSING ? !member.missing : state && stateOf(member) !== state) return false;
         if (!terms.length) return true;
         const text = [nameOf(member), stateOf(member), member.host, member.address, member.device, member.program,
             member.config_digest, member.message].map(word).join('\n').toLowerCase();
@@ -791,7 +950,8 @@ function drawWidths() {
 }
 
 function drawStates() {
-    const select = byId('member-state'), states = [...new Set(members().map(stateOf))].sort();
+    const select = byId('member-state'), states = [...new Set([...members().map(stateOf),
+        ...(members().some(member => member.missing) ? [MISSING] : [])])].sort();
     const there = [...select.options].slice(1).map(option => option.value);
     if (states.join('\n') === there.join('\n')) return;
     const chosen = select.value;
@@ -852,8 +1012,30 @@ function drawMembers() {
     table.rows = wantedMembers();
     drawRows();
     const all = members().length;
-    setText(byId('member-count'), table.rows.length === all ? `${count(all)} members`
-        : `${count(table.rows.length)} of ${count(all)} members`);
+    setText(byId('member-count'), table.rows.length === all ? plural(all, 'member')
+        : `${count(table.rows.length)} of ${plural(all, 'member')}`);
+    drawDistribution();
+}
+
+// How the sorted column's values are distributed over the members shown, from some twenty on.
+function drawDistribution() {
+    const sorted = COLUMNS.find(each => each.key === page.sort.key), box = byId('distribution');
+    const column = sorted.isNumber ? sorted : COLUMNS.find(each => each.key === 'steps_per_s');
+    const found = table.rows.filter(member => isNumber(column.order(member)))
+        .sort((a, b) => column.order(a) - column.order(b));
+    byId('distribution-panel').hidden = found.length < 20;
+    if (found.length < 20) return;
+    const values = found.map(column.order), low = values[0], high = values[values.length - 1], bins = 40;
+    const counts = new Array(bins).fill(0), of = share => found[Math.round(share * (found.length - 1))];
+    for (const value of values) counts[Math.min(bins - 1, Math.floor((value - low) / (high - low || 1) * bins))]++;
+    const most = Math.max(...counts), height = 44;
+    setText(byId('distribution-title'), `${column.title} of ${plural(found.length, 'member')}`);
+    const at = [[0, 'lowest'], [0.1, '10%'], [0.5, 'median'], [0.9, '90%'], [1, 'highest']];
+    fillFacts(byId('distribution-facts'), at.map(([share, title]) => [title, column.text(of(share)), 'number']));
+    box.replaceChildren(svg('svg', {height, viewBox: `0 0 ${bins} ${height}`, preserveAspectRatio: 'none', role: 'img',
+        'aria-label': `Distribution from ${column.text(of(0))} to ${column.text(of(1))}`}, ...counts.map((many, i) =>
+        svg('rect', {x: i + 0.05, width: 0.9, y: height * (1 - many / most), height: height * many / most},
+            svg('title', {}, plural(many, 'member'))))));
 }
 
 function openMember(member) {
@@ -868,6 +1050,36 @@ function drawMember() {
     setText(byId('member-title'), nameOf(member));
     fillFacts(byId('member-facts'), COLUMNS.slice(1).map(column =>
         [column.title, column.key === 'config_digest' ? word(member.config_digest) : column.text(member)]));
+    const series = page.shown.series.get(page.member), box = byId('member-curves');
+    const drawn = series ? CURVES.filter(([key]) => series[key].filter(isNumber).length > 1) : [];
+    box.hidden = !drawn.length;
+    box.replaceChildren(...drawn.map(([key, title, show]) => sparkline(title, series.time, series[key], show)));
+}
+
+const CURVES = [['steps_per_s', 'Steps per second', number], ['loss', 'Loss', number]];
+const MEMBER_POINTS = 600;
+
+// What the members report from now on: the page keeps their last minutes while it is open.
+function recordMembers(run) {
+    for (const member of list(run.status.members)) {
+        const name = nameOf(member);
+        const series = run.series.get(name) || {time: [], steps_per_s: [], loss: []};
+        run.series.set(name, series);
+        series.time.push(run.status.time);
+        for (const [key] of CURVES) series[key].push(member[key]);
+        if (series.time.length > MEMBER_POINTS) for (const column of Object.values(series)) column.shift();
+    }
+}
+
+function sparkline(title, times, values, show) {
+    const known = values.filter(isNumber), low = Math.min(...known), high = Math.max(...known);
+    const width = 500, height = 60, from = times[0], span = times[times.length - 1] - from || 1;
+    const points = values.map((value, i) => isNumber(value) && `${((times[i] - from) / span * width).toFixed(1)},` +
+        (height - 2 - (high > low ? (value - low) / (high - low) : 0.5) * (height - 4)).toFixed(1)).filter(Boolean).join(' ');
+    return make('figure', {class: 'spark'}, make('figcaption', {}, make('b', {}, title),
+        ` ${show(low)} to ${show(high)}, in the last ${duration(span)}`),
+    svg('svg', {viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: 'none', 'aria-hidden': 'true'},
+        svg('polyline', {points})));
 }
 
 // --- Events ---
@@ -918,8 +1130,8 @@ function drawEventView() {
     const wanted = events().filter(event => (!select.value || event.kind === select.value) && terms.every(term =>
         `${event.kind}\n${word(event.member)}\n${word(event.text)}\n${word(event.step)}`.toLowerCase().includes(term)));
     drawEvents(byId('event-list'), wanted);
-    setText(byId('event-count'), wanted.length === events().length ? `${count(wanted.length)} events`
-        : `${count(wanted.length)} of ${count(events().length)} events`);
+    setText(byId('event-count'), wanted.length === events().length ? plural(wanted.length, 'event')
+        : `${count(wanted.length)} of ${plural(events().length, 'event')}`);
     drawLanes(kinds);
 }
 
@@ -965,7 +1177,29 @@ function findEvent(id) {
 
 // --- Config ---
 
+// The settings of the run, or of all runs side by side; what differs is marked.
+function drawSettings() {
+    const runs = page.runs, table = byId('settings'), {command} = aboutOf(page.shown);
+    const keys = [...new Set([...Object.keys(SETUP), ...runs.flatMap(run => Object.keys(aboutOf(run).settings))])]
+        .filter(key => runs.some(run => word(aboutOf(run).settings[key])));
+    const sight = JSON.stringify([runs.map(run => run.about), page.shown.id]);
+    if (sight === table.sight) return;
+    table.sight = sight;
+    const differences = differing(runs);
+    byId('command-panel').hidden = !command;
+    setText(byId('command'), word(command));
+    byId('settings-panel').hidden = !keys.length;
+    table.tHead.hidden = runs.length < 2;
+    table.tHead.replaceChildren(make('tr', {}, ...['Key', ...runs.map(run => run.name)].map(title =>
+        make('th', {scope: 'col'}, title))));
+    table.tBodies[0].replaceChildren(...keys.map(key => make('tr',
+        {class: differences.includes(key) ? 'differs' : null}, make('th', {scope: 'row', class: 'mono'}, key),
+        ...runs.map(run => make('td', {}, word(aboutOf(run).settings[key]) || NONE)))));
+}
+
 function drawConfig() {
+    drawSettings();
+    byId('fleet-config').hidden = isAlone();
     const rollout = status().rollout, box = byId('rollout'), drift = list(status().drift);
     const sight = JSON.stringify([rollout, drift, runOf().config_version]);
     if (sight !== box.sight) {
@@ -1024,10 +1258,12 @@ function drawCheckpoints() {
     const saved = status().checkpoints;
     fillTiles(byId('checkpoint-tiles'), [
         tile('Newest', isNumber(saved.last_step) ? `step ${count(saved.last_step)}` : 'none yet', ago(saved.last_time)),
-        tile('Took', duration(saved.duration_s), ''),
-        tile('Written', count(saved.written), 'since the start'),
+        tile('Best', isNumber(saved.best_step) ? `step ${count(saved.best_step)}` : 'none yet',
+            fileOf(saved.best_path)),
+        tile('Writing took', duration(saved.duration_s), ''),
+        tile('Written', count(saved.written), runOf().role === 'dashboard' ? 'still there' : 'since the start'),
         tile('Failed', count(saved.failed), ''),
-        tile('File', word(saved.last_path) || NONE, '', true),
+        tile('Newest file', word(saved.last_path) || NONE, '', true),
     ]);
     drawEvents(byId('checkpoint-events'), events().filter(event => SAVE_KINDS.includes(event.kind)));
 }
@@ -1038,12 +1274,14 @@ const extras = {asked: 0, run: null};
 
 async function loadExtras() {
     const run = page.shown, known = list(runOf().extras);
-    if (!run || (extras.run === run && Date.now() - extras.asked < 10000)) return;
+    if (!run || !run.status || (extras.run === run && Date.now() - extras.asked < 10000)) return;
     extras.run = run;
     extras.asked = Date.now();
     const get = name => (known.includes(name) ? ask(name, run).catch(() => null) : null);
-    const [weights, mistakes, columns] = await Promise.all([get('weights'), get('mistakes'), get('columns')]);
+    const [weights, mistakes, columns, classes] =
+        await Promise.all(['weights', 'mistakes', 'columns', 'classes'].map(get));
     if (run !== page.shown) return;
+    drawClasses(classes);
     drawWeights(weights);
     drawMistakes(mistakes);
     drawColumns(columns);
@@ -1109,12 +1347,12 @@ function drawMistakes(answer) {
             pixels = atob(word(each.pixels));
         } catch { /* not base64: an empty picture says so too */ }
         const size = answer.height * answer.width, isColored = pixels.length >= 3 * size;
-        const label = `${word(each.predicted)}, is ${word(each.label)}`;
+        const kind = /^\d$/.test(word(each.label)) ? 'digit ' : '';
+        const label = `${kind}${word(each.label)}, taken for ${word(each.predicted)}`;
         const colorOf = at => [0, 1, 2].map(channel => pixels.charCodeAt(isColored ? 3 * at + channel : at) || 0);
         const name = `A picture of ${word(each.label)} taken for ${word(each.predicted)}`;
         return make('li', {}, make('figure', {}, picture(answer.height, answer.width, colorOf, name),
-            make('figcaption', {}, make('b', {}, label), ` ${isNumber(each.confidence)
-                ? percent(each.confidence * 100) : ''}`)));
+            make('figcaption', {}, label, isNumber(each.confidence) ? ` (${percent(each.confidence * 100)})` : '')));
     }));
 }
 
@@ -1127,33 +1365,78 @@ function drawColumns(answer) {
         const bar = make('div', {class: each.importance < 0 ? 'meter minus' : 'meter'});
         bar.style.width = `${100 * Math.abs(each.importance) / most}%`;
         return make('tr', {}, make('th', {scope: 'row'}, word(each.name)),
-            make('td', {class: 'number'}, number(each.importance)), make('td', {'aria-hidden': 'true'}, bar));
+            make('td', {class: 'number'}, `${(each.importance * 100).toFixed(1)}%`),
+            make('td', {'aria-hidden': 'true'}, bar));
     }));
+}
+
+const MATRIX_MOST = 24; // with more classes only their accuracy is shown
+
+function drawClasses(answer) {
+    const classes = list(answer && answer.classes), most = Math.max(1, ...classes.flatMap(each => each.predicted));
+    byId('classes-panel').hidden = !classes.length;
+    if (!classes.length) return;
+    const isMatrix = classes.length <= MATRIX_MOST;
+    setText(byId('classes-note'), `Of the validation at step ${count(answer.step)}` + (isMatrix
+        ? ': a row for each class, a column for what the model took it for.' : ', the worst class first.'));
+    const head = ['Class', 'Accuracy', 'Examples', ...(isMatrix ? classes.map(each => each.name) : [])];
+    byId('classes').tHead.replaceChildren(make('tr', {}, ...head.map((title, i) =>
+        make('th', {scope: 'col', class: i ? 'number' : null}, word(title)))));
+    const share = each => (each.examples ? each.correct / each.examples : NaN);
+    const sorted = isMatrix ? classes : [...classes].sort((a, b) => share(a) - share(b));
+    byId('classes').tBodies[0].replaceChildren(...sorted.map((each, row) => make('tr', {},
+        make('th', {scope: 'row'}, word(each.name)),
+        make('td', {class: 'number'}, each.examples ? metricText('accuracy', share(each)) : NONE),
+        make('td', {class: 'number'}, count(each.examples)),
+        ...(isMatrix ? each.predicted.map((many, i) => {
+            const cell = make('td', {class: `number ${i === row ? 'right' : many ? 'wrong' : 'quiet'}`}, count(many));
+            const weight = i === row ? 0.3 : 0.2 + 0.4 * many / Math.max(1, most - each.correct);
+            if (many) cell.style.setProperty('--share', `${Math.round(100 * Math.min(0.6, weight))}%`);
+            return cell;
+        }) : []))));
 }
 
 // --- The frame around the views ---
 
 const roleText = run => (['ps', 'worker', 'evaluator'].includes(run.role) ? `${run.role} ${word(run.task)}` : '');
 
+// Each with what to look at when it is pressed.
 function noticesNow() {
     const run = runOf(), rollout = status().rollout, missing = members().filter(member => member.missing);
-    const drift = list(status().drift), saved = status().checkpoints, found = [];
+    const drift = list(status().drift), saved = status().checkpoints, found = [], {last_step: last} = progressOf();
+    const open = view => () => { location.hash = view; };
+    const filter = (text, state) => () => filterMembers(text, state);
     if (page.link === 'lost')
         found.push(['bad', 'No answer', `since ${clock(page.heard)}: the data shown are old. Reconnecting.`]);
     if (run.state === 'failed') {
         const error = events().filter(event => event.kind === 'error').pop();
-        found.push(['bad', 'Failed', error ? word(error.text) : '']);
+        found.push(['bad', 'Failed', error ? word(error.text) : 'its log says why', events().length && open('events')]);
     }
-    if (run.waiting_for) found.push(['warn', 'Waiting', `for ${run.waiting_for}`]);
-    if (missing.length) found.push(['warn', `${count(missing.length)} of ${count(members().length)} members missing`,
-        missing.slice(0, 8).map(nameOf).join(', ') + (missing.length > 8 ? ' and more' : '')]);
-    if (rollout)
-        found.push(['', `Rollout of version ${count(rollout.version)}`, word(rollout.text) || word(rollout.phase)]);
+    if (run.state === 'interrupted')
+        found.push(['warn', 'Interrupted', `at step ${count(progressOf().global_step)}${isNumber(last)
+            ? ` of ${count(last)}` : ''}. The same command continues from the newest checkpoint.`]);
+    if (run.waiting_for) {
+        const [name] = word(run.waiting_for).match(/^(ps|worker) \d+/) || [];
+        found.push(['warn', 'Waiting', `for ${run.waiting_for}`, name && filter(name, '')]);
+    }
+    if (missing.length) found.push(['warn', `${count(missing.length)} of ${plural(members().length, 'member')} missing`,
+        missing.slice(0, 8).map(nameOf).join(', ') + (missing.length > 8 ? ' and more' : ''), filter('', MISSING)]);
+    if (rollout) found.push(['', `Rollout of version ${count(rollout.version)}`,
+        word(rollout.text) || word(rollout.phase), open('config')]);
     if (drift.length)
         found.push(['warn', 'Drift', [drift[0], drift.length > 1 ? `and ${count(drift.length - 1)} more` : '']
-            .filter(Boolean).join(', ')]);
-    if (saved.failed) found.push(['bad', 'Checkpoints', `${count(saved.failed)} could not be written`]);
+            .filter(Boolean).join(', '), open('config')]);
+    if (saved.failed) found.push(['bad', 'Checkpoints', `${count(saved.failed)} could not be written`, open('events')]);
     return found;
+}
+
+function filterMembers(text, state) {
+    location.hash = 'members';
+    drawStates();
+    byId('member-search').value = text;
+    byId('member-state').value = state;
+    byId('member-region').scrollTop = 0;
+    draw();
 }
 
 let told = '';
@@ -1161,11 +1444,16 @@ let told = '';
 function drawNotices() {
     const box = byId('notices'), found = noticesNow();
     while (box.children.length > found.length) box.lastChild.remove();
-    found.forEach(([kind, title, text], i) => {
-        const at = box.children[i] || box.appendChild(make('p', {}, make('b'), make('span')));
+    found.forEach(([kind, title, text, open], i) => {
+        const at = box.children[i] || box.appendChild(make('p', {}, make('b'), make('button', {type: 'button',
+            class: 'text'}), make('span')));
         at.className = `notice ${kind}`;
-        setText(at.children[0], title);
-        setText(at.children[1], text);
+        at.children[0].hidden = Boolean(open);
+        at.children[1].hidden = !open;
+        setText(at.children[0], open ? '' : title);
+        setText(at.children[1], open ? title : '');
+        at.children[1].onclick = open || null;
+        setText(at.children[2], text);
     });
     // Announced by screen readers when it changes, without the part that counts up each second.
     const news = [word(runOf().state), ...found.map(([, title]) => title)].filter(Boolean).join('. ');
@@ -1178,7 +1466,8 @@ function drawFrame() {
     const chip = byId('state');
     setText(chip, word(run.state) || 'connecting');
     chip.dataset.state = word(run.state);
-    setText(byId('role'), [roleText(run), word(run.engine)].filter(Boolean).join(' · '));
+    setText(byId('role'), roleText(run));
+    byId('nav-members').hidden = isAlone();
     const link = byId('link');
     setText(link, page.linkText);
     link.dataset.link = page.link;
@@ -1190,7 +1479,8 @@ function drawFrame() {
     setText(config, status().rollout ? 'rollout' : drift ? 'drift' : '');
     config.className = 'count warn';
     const {global_step: step, last_step: last} = progressOf();
-    const share = isNumber(last) && run.state !== 'done' ? `${Math.floor(100 * step / Math.max(1, last))}% ` : '';
+    const isPart = isNumber(last) && run.state !== 'done' && step < last;
+    const share = isPart ? `${Math.floor(100 * step / Math.max(1, last))}% ` : '';
     document.title = page.shown ? `${share}${name} – ${word(run.state)}` : 'trainer';
 }
 
@@ -1274,7 +1564,7 @@ function drawPicks() {
             draw();
         });
         const swatch = make('span', {class: 'swatch'});
-        swatch.style.background = `var(--${run.color})`;
+        swatch.style.color = `var(--${run.color})`;
         return make('label', {}, input, ' ', swatch, run.name);
     }));
 }
@@ -1341,7 +1631,7 @@ async function loadRuns() {
     const answer = await ask('runs');
     const before = new Map(page.runs.map(run => [run.id, run])), chosen = page.shown && page.shown.id;
     const fresh = (id, i) => ({id, color: `series-${i % 8 + 1}`, picked: i < 8, points: noPoints(), events: [],
-        status: null});
+        status: null, about: null, series: new Map()});
     const runs = list(answer.runs).map((each, i) =>
         Object.assign(before.get(word(each.id)) || fresh(word(each.id), i), {name: word(each.name)}));
     if (!runs.length) throw new Refused(404, 'no runs');
@@ -1352,7 +1642,8 @@ async function loadRuns() {
 }
 
 async function load(run) {
-    const [status, history, events] = await Promise.all([ask('status', run), ask('history', run), ask('events', run)]);
+    const [status, history, events] = await Promise.all([ask('status', run), ask('history', run), ask('events', run),
+        loadAbout(run)]);
     run.status = status;
     run.points = pointsOf(history);
     run.events = list(events.events).slice(-MOST_EVENTS);
@@ -1361,12 +1652,23 @@ async function load(run) {
     page.heard = now();
 }
 
+// Settings are final when training begins, and a rollout changes them.
+async function loadAbout(run) {
+    try {
+        run.about = await ask('about', run);
+        draw();
+    } catch { /* it is asked for again, or the page does without */ }
+}
+
 function takeStatus(run, status) {
     const before = run.status;
     run.status = status;
     page.skew = status.time - Date.now() / 1000;
     page.heard = now();
     if (before && before.started !== status.started) throw new Again();
+    const seen = each => `${each.run.state} ${each.run.config_digest} ${each.run.config_version}`;
+    if (before && seen(before) !== seen(status)) loadAbout(run);
+    recordMembers(run);
     if (run === page.shown && !document.hidden && Date.now() - run.asked >= 1900) growHistory(run);
     draw();
 }
@@ -1461,8 +1763,7 @@ async function follow() {
             } else console.error(error);
         }
         if (page.link === 'live') wait = 500;
-        const isOver = ['done', 'failed'].includes(runOf().state);
-        if (isOver) setLink('still', 'has ended');
+        if (isEnded(runOf())) setLink('still', 'has ended');
         else setLink(page.heard ? 'lost' : 'wait', page.heard ? 'no answer' : 'connecting');
         await Promise.race([pause(wait), new Promise(resolve => addEventListener('online', resolve, {once: true}))]);
     }

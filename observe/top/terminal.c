@@ -22,7 +22,7 @@
 
 /* Each run of changed characters is sent after a cursor move; styles are set where they change. */
 
-enum { MOST_TEXT = 4096, CHEAP_GAP = 4 };
+enum { MOST_TEXT = 4096, CHEAP_GAP = 4, LEAST_CUT = 3 /* columns for a part of a text */ };
 
 bool screen_resize(struct screen *screen, int width, int height, struct error *error)
 {
@@ -65,6 +65,52 @@ void screen_put_character(struct screen *screen, int row, int column, enum style
     }
 }
 
+/* The next character as it is shown, and its columns; 0: it changes others, which this grid does not track. */
+static int next_character(const struct screen *screen, const uint8_t **at, const uint8_t *stop, uint32_t *character)
+{
+    const size_t length = utf8_length(*at, stop);
+    *character = length > 0 ? utf8_character(*at, length) : '?';
+    *at += length > 0 ? length : 1;
+    if (*character >= 0x80 && !screen->has_unicode) {
+        *character = '?';
+    }
+    const int width = wcwidth((wchar_t)*character);
+    return width > 0 ? width : 0;
+}
+
+/* Where a text ends that has more than `room` columns: after a word, unless that leaves less than half of them. */
+static const uint8_t *cut(const struct screen *screen, const uint8_t *at, const uint8_t *stop, int room)
+{
+    const uint8_t *word = at, *end = at;
+    uint32_t character = ' ';
+    int used = 0, word_at = 0;
+    while (at < stop) {
+        const uint8_t *before = at;
+        const bool was_space = character == ' ';
+        const int width = next_character(screen, &at, stop, &character);
+        if (character == ' ' && !was_space) {
+            word = before;
+            word_at = used;
+        }
+        if (used + width >= room) {
+            return 2 * word_at >= room ? word : end;
+        }
+        used += width;
+        end = at;
+    }
+    return stop;
+}
+
+static bool fits(const struct screen *screen, const uint8_t *at, const uint8_t *stop, int room)
+{
+    uint32_t character;
+    int used = 0;
+    while (at < stop && used <= room) {
+        used += next_character(screen, &at, stop, &character);
+    }
+    return used <= room;
+}
+
 int screen_put(struct screen *screen, int row, int column, int end, enum style style, const char *format, ...)
 {
     char text[MOST_TEXT], safe[MOST_TEXT];
@@ -75,23 +121,24 @@ int screen_put(struct screen *screen, int row, int column, int end, enum style s
     printable(safe, sizeof safe, text);
     end = end < screen->width ? end : screen->width;
     const uint8_t *at = (const uint8_t *)safe, *stop = at + strlen(safe);
+    const bool is_cut = !fits(screen, at, stop, end - column);
+    if (is_cut && end - column < LEAST_CUT) {
+        return end;
+    }
+    stop = is_cut ? cut(screen, at, stop, end - column) : stop;
     while (at < stop) {
-        const size_t length = utf8_length(at, stop);
-        const uint32_t character = length > 0 ? utf8_character(at, length) : '?';
-        const bool is_shown = character < 0x80 || screen->has_unicode;
-        const int width = is_shown ? wcwidth((wchar_t)character) : 1;
-        at += length > 0 ? length : 1;
-        if (width <= 0) {
-            continue; /* it changes the appearance of others, which this grid does not track */
+        uint32_t character;
+        const int width = next_character(screen, &at, stop, &character);
+        if (width > 0) {
+            screen_put_character(screen, row, column, style, character);
         }
-        if (column + width > end) {
-            break;
-        }
-        screen_put_character(screen, row, column, style, is_shown ? character : '?');
         if (width == 2) {
             screen_put_character(screen, row, column + 1, style, 0);
         }
         column += width;
+    }
+    if (is_cut && column < end) {
+        screen_put_character(screen, row, column++, style, screen->has_unicode ? 0x2026 : '~'); /* an ellipsis */
     }
     return column;
 }

@@ -37,7 +37,8 @@ void screen_free(struct screen *screen); /* fine on zeros */
 void screen_clear(struct screen *screen);
 
 /*
- * Puts text at a place, cut off before column `end`; returns the column after it. Parts outside the screen are dropped.
+ * Puts text at a place; if it does not fit before column `end`, it is cut after a word and an ellipsis says so. Returns
+ * the column after it. Parts outside the screen are dropped.
  */
 int screen_put(struct screen *screen, int row, int column, int end, enum style style, const char *format, ...)
     __attribute__((format(printf, 6, 7)));

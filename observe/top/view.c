@@ -543,6 +543,7 @@ static void members_draw(struct screen *screen, int row, int rows, struct view *
 enum {
     CURVE_WIDTH = 26, /* at least */
     CURVE_ROWS = 6,   /* in print, and on pages with many */
+    TICK_WIDTH = 9,   /* left of a curve, with the tick */
     ONCE_EVENTS = 10,
     LEAST_ROWS = 3, /* minimum of a part; with less it is left out */
     MOST_DIFF = 4,  /* lines of a rollout's differences */
@@ -599,6 +600,7 @@ static enum style style_of_state(enum board_state state)
         return RED;
     case BOARD_STARTING:
     case BOARD_WAITING:
+    case BOARD_INTERRUPTED:
         return YELLOW;
     case BOARD_DONE:
         return BOLD;
@@ -626,6 +628,18 @@ static void draw_title(struct screen *screen, const struct view *view, const str
     }
 }
 
+/* Returns the column after it. */
+static int draw_bar(struct screen *screen, int row, int column, double share)
+{
+    const int width = screen->width >= 120 ? 30 : screen->width >= 90 ? 15 : 0;
+    const int done = (int)(fmin(1, fmax(0, share)) * width);
+    for (int i = 0; i < width; i++) {
+        const uint32_t full = screen->has_unicode ? 0x2588 : '#', left = screen->has_unicode ? 0x2591 : '-';
+        screen_put_character(screen, row, column + 2 + i, i < done ? CYAN : FAINT, i < done ? full : left);
+    }
+    return width > 0 ? column + 2 + width : column;
+}
+
 static void draw_progress(struct screen *screen, int row, const struct view_run *run)
 {
     const struct board *board = &run->board;
@@ -636,6 +650,7 @@ static void draw_progress(struct screen *screen, int row, const struct view_run 
     if (numbers->last_step > 0) {
         column = screen_put(screen, row, column, width, PLAIN, " of %s (%.1f%%)", count_text(last, numbers->last_step),
                             100.0 * (double)numbers->global_step / (double)numbers->last_step);
+        column = draw_bar(screen, row, column, (double)numbers->global_step / (double)numbers->last_step);
     }
     column = screen_put(screen, row, column, width, PLAIN, "  %.4g steps/s", board->steps_per_s);
     if (isfinite(run->eta_s) && run->eta_s > 0) {
@@ -644,12 +659,16 @@ static void draw_progress(struct screen *screen, int row, const struct view_run 
     if (numbers->epoch > 0) {
         column = screen_put(screen, row, column, width, PLAIN, "  epoch %.4g", numbers->epoch);
     }
-    screen_put(screen, row, column, width, FAINT, "  %.4g examples/s", board->examples_per_s);
+    if (isfinite(board->examples_per_s) && board->examples_per_s > 0) {
+        screen_put(screen, row, column, width, FAINT, "  %s examples/s",
+                   count_text(step, (int64_t)fmin(board->examples_per_s, 1e15)));
+    }
 }
 
 static int draw_metric(struct screen *screen, int row, int column, const struct board_metric *metric, enum style style)
 {
-    return screen_put(screen, row, column, screen->width, style, "%s %.4g  ", metric->name, metric->value);
+    char text[BOARD_METRIC_TEXT];
+    return screen_put(screen, row, column, screen->width, style, "%s  ", board_metric_text(metric, text));
 }
 
 static void draw_numbers(struct screen *screen, int row, const struct view_run *run)
@@ -665,8 +684,12 @@ static void draw_numbers(struct screen *screen, int row, const struct view_run *
         column = draw_metric(screen, row, column, &numbers->metrics[0], BOLD);
     }
     if (numbers->metric_count > 0 && numbers->best_step >= 0) {
-        column = screen_put(screen, row, column, width, PLAIN, "(best %.4g at %s)  ", numbers->best_value,
-                            count_text(step, numbers->best_step));
+        struct board_metric best = numbers->metrics[0];
+        char value[BOARD_METRIC_TEXT];
+        best.value = numbers->best_value;
+        column =
+            screen_put(screen, row, column, width, PLAIN, "(best %s at %s)  ",
+                       board_metric_text(&best, value) + strlen(best.name) + 1, count_text(step, numbers->best_step));
     }
     if (isfinite(numbers->learning_rate) && numbers->learning_rate > 0) {
         column = screen_put(screen, row, column, width, PLAIN, "rate %.4g  ", numbers->learning_rate);
@@ -726,10 +749,17 @@ static int draw_warnings(struct screen *screen, int row, const struct view *view
 
 /* --- Curves --- */
 
-static bool has_values(const struct history_ring *ring, int series)
+/* Traffic that is always 0, of a run alone, is none; and the log loss is the validation's loss under another name. */
+static bool has_values(const struct history *history, const struct history_ring *ring, int series)
 {
+    const char *name = history->names[series];
+    const bool is_traffic = strncmp(name, "bytes_", 6) == 0;
+    if (strcmp(name, "metric:log_loss") == 0) {
+        return false;
+    }
     for (int i = ring->count - 1; i >= 0; i--) {
-        if (!isnan(history_at(ring, i)->values[series])) {
+        const float value = history_at(ring, i)->values[series];
+        if (!isnan(value) && !(is_traffic && value == 0)) {
             return true;
         }
     }
@@ -743,7 +773,8 @@ static int order_series(const struct history *history, const struct history_ring
     int count = 0;
     for (int rank = 0; rank < (int)(sizeof ranks / sizeof ranks[0]); rank++) {
         for (int i = 0; i < history->series; i++) {
-            bool fits = strncmp(history->names[i], ranks[rank], strlen(ranks[rank])) == 0 && has_values(ring, i);
+            bool fits =
+                strncmp(history->names[i], ranks[rank], strlen(ranks[rank])) == 0 && has_values(history, ring, i);
             for (int k = 0; k < count; k++) {
                 fits = fits && order[k] != i;
             }
@@ -767,22 +798,66 @@ static struct curve_span span_of(const struct view *view, const struct view_run 
 static const char *series_title(const char *name)
 {
     static const char prefix[] = "metric:";
-    return strncmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1 : name;
+    return strcmp(name, "metric:loss") == 0                ? "validation loss"
+           : strncmp(name, prefix, sizeof prefix - 1) == 0 ? name + sizeof prefix - 1
+                                                           : name;
+}
+
+static const char *value_text(char text[COUNT_TEXT], const char *title, double value)
+{
+    if (strstr(title, "accuracy")) {
+        snprintf(text, COUNT_TEXT, "%.2f%%", 100 * value);
+    } else if (strncmp(title, "bytes", 5) == 0 || strncmp(title, "memory", 6) == 0) {
+        bytes_text(text, value);
+    } else {
+        snprintf(text, COUNT_TEXT, "%.4g", value);
+    }
+    return text;
+}
+
+/* The values at the top and the bottom row, and halfway. */
+static void draw_ticks(struct screen *screen, const struct curve_place *curve, const char *title,
+                       const struct curve_range *range)
+{
+    char text[COUNT_TEXT];
+    const int count = range->high == range->low ? 1 : curve->height >= 5 ? 3 : 2;
+    for (int i = 0; i < count; i++) {
+        const int down = count == 1 ? curve->height / 2 : (curve->height - 1) * i / (count - 1);
+        const double part = count == 1 ? 0 : (double)down / (curve->height - 1);
+        value_text(text, title, range->high - part * (range->high - range->low));
+        const int size = (int)strlen(text), from = curve->column - TICK_WIDTH;
+        screen_put(screen, curve->row + down, size < TICK_WIDTH - 1 ? curve->column - 1 - size : from,
+                   curve->column - 1, FAINT, "%s", text);
+        screen_put_character(screen, curve->row + down, curve->column - 1, FAINT, screen->has_unicode ? 0x2524 : '|');
+    }
+}
+
+/* From when to when. */
+static void draw_span(struct screen *screen, int row, int column, int end, const struct curve_span *span)
+{
+    char text[32];
+    const int behind = screen_put(screen, row, column, end, FAINT, "%s ago", duration(text, span->to_s - span->from_s));
+    if (behind + 4 <= end) {
+        screen_put(screen, row, end - 3, end, FAINT, "now");
+    }
 }
 
 static void draw_curve(struct screen *screen, const struct curve_place *place, const struct history *history,
                        const struct history_ring *ring, int series, const struct curve_span *span)
 {
     struct curve_range range;
-    char text[48];
-    const struct curve_place below = {place->row + 1, place->column, place->width, place->height - 1};
-    const int end = place->column + place->width;
-    const bool drawn = curve_draw(screen, &below, ring, series, span, &range);
     const char *title = series_title(history->names[series]);
-    const int behind = screen_put(screen, place->row, place->column, end, BOLD, "%s", title);
-    const int size = drawn ? snprintf(text, sizeof text, "%.4g..%.4g", range.low, range.high) : 0;
-    if (drawn && behind + 1 + size <= end) {
-        screen_put(screen, place->row, end - size, end, FAINT, "%s", text);
+    const int end = place->column + place->width;
+    const int left = place->width >= 2 * TICK_WIDTH ? TICK_WIDTH : 0, below = place->height >= 5 ? 1 : 0;
+    const struct curve_place curve = {place->row + 1, place->column + left, place->width - left,
+                                      place->height - 1 - below};
+    const bool drawn = curve_draw(screen, &curve, ring, series, span, &range);
+    screen_put(screen, place->row, place->column, end, BOLD, "%s", title);
+    if (drawn && left > 0) {
+        draw_ticks(screen, &curve, title, &range);
+    }
+    if (drawn && below > 0) {
+        draw_span(screen, place->row + place->height - 1, curve.column, end, span);
     }
 }
 
@@ -799,7 +874,8 @@ static void draw_curves(struct screen *screen, const struct area *area, const st
     const struct curve_span span = span_of(view, run, ring);
     int across = screen->width / CURVE_WIDTH;
     across = across < 1 ? 1 : across > count ? count : across;
-    const int lines = view->page == VIEW_CURVES ? (count + across - 1) / across : 1;
+    const int all = (count + across - 1) / across, roomy = area->rows / (2 * CURVE_ROWS);
+    const int lines = view->page == VIEW_CURVES ? all : view->is_once || roomy < 2 ? 1 : all < roomy ? all : roomy;
     int rows = area->rows / lines;
     rows = rows < CURVE_ROWS ? (area->rows < CURVE_ROWS ? area->rows : CURVE_ROWS) : rows;
     for (int i = 0; i < count && i < lines * across; i++) {
@@ -890,15 +966,17 @@ static void draw_keys(struct screen *screen, const struct view *view)
 
 /* --- All of it --- */
 
-/* Members get the rows that they fill, up to a third or more if there is room; curves before events. */
+/* Members get the rows that they fill, up to a third; events what they fill of two fifths of the rest; curves the others. */
 static void divide(const struct view *view, const struct view_run *run, struct area all, struct area parts[3])
 {
     const int members = run->board.member_count + 1, rows = all.rows;
-    int curves = 0, listed = 0;
+    int curves = 0, listed = 0, happened = 0;
     switch (view->page) {
     case VIEW_ALL:
         listed = members < rows / 3 + 1 ? members : rows / 3 + 1;
-        curves = (rows - listed) * 3 / 5;
+        happened = (rows - listed) * 2 / 5;
+        happened = run->board.last_event + 1 < happened ? (int)run->board.last_event + 1 : happened;
+        curves = rows - listed - happened;
         break;
     case VIEW_CURVES:
         curves = rows;

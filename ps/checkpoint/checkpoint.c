@@ -276,6 +276,10 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
         safetensors_write_metadata(&writer, "preprocessing", escaped->preprocessing);
         put_held_out(&writer, info, escaped);
     }
+    if (info->shape.height > 0) {
+        put(&writer, "image_shape", "%d,%d,%d", info->shape.height, info->shape.width, info->shape.channels);
+        put(&writer, "image_fit", "%s", info->shape.digits ? "digits" : "scale");
+    }
     if (escaped->class_names) {
         safetensors_write_metadata(&writer, "class_names", escaped->class_names);
     }

@@ -9,7 +9,8 @@
  * (after divergences) and first_rate (the learning rate before any), threshold of a binary model or an anomaly
  * detector, of a model of tables loss (with
  * huber_delta and quantile, of numbers) and preprocessing (with test_share, group and time, by which its test rows
- * are held out), of pictures whose folders have names class_names, data (the fingerprint of the training set:
+ * are held out), of pictures image_shape (height, width, channels) and image_fit (how others are fitted: scale or
+ * digits), and if their folders have names class_names, data (the fingerprint of the training set:
  * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few
  * held-out rows with the model's answers: worker/kept_rows.h), config_digest, fleet_version, and "digest":
  * BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified before
@@ -22,6 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "base/config.h"
 #include "base/error.h"
@@ -53,6 +55,7 @@ struct checkpoint_info {
     /* For a table: the rows held out of training. */
     double test_share;               /* negative: not recorded */
     char *group, *time;              /* columns; NULL or "": none. Borrowed, too */
+    struct image_shape shape;        /* of pictures; height 0: none, or not recorded */
     const char *class_names;         /* JSON; NULL: labels are numbers. Borrowed, too */
     char data[CHECKPOINT_DATA_TEXT]; /* without quotes; "": not recorded */
     int64_t data_since;
@@ -99,6 +102,13 @@ enum checkpoint_status checkpoint_open(struct checkpoint_file **file, const char
 void checkpoint_close(struct checkpoint_file *file); /* NULL is fine */
 
 const char *checkpoint_path(const struct checkpoint_file *file);
+
+/* In hex: what tells checkpoints apart, since a run that is trained anew ends at the same step. */
+enum { CHECKPOINT_DIGEST_HEX = 64 };
+const char *checkpoint_digest(const struct checkpoint_file *file);
+
+/* Of the open file, which may have been replaced since. */
+bool checkpoint_status(const struct checkpoint_file *file, struct stat *status);
 const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file);
 
 /* The trained model: sets layers, layer_count and activation; the rest of `config` stays. */

@@ -40,6 +40,7 @@ struct checkpoint_file {
     struct config_model model; /* layers, layer_count and activation only */
     char optimizer[32];
     char *preprocessing, *group, *time, *class_names, *kept_rows; /* unescaped; NULL: none */
+    char digest[DIGEST_HEX + 1];
     uint8_t chunk[CHUNK_BYTES];
 };
 

@@ -135,9 +135,8 @@ static enum checkpoint_status verify_digest(struct checkpoint_file *file, struct
         crypto_generichash_update(&hash, file->chunk, size);
         offset += size;
     }
-    char hex[DIGEST_HEX + 1];
-    checkpoint_digest_hex(&hash, hex);
-    if (memcmp(hex, written->bytes, DIGEST_HEX) != 0) {
+    checkpoint_digest_hex(&hash, file->digest);
+    if (memcmp(file->digest, written->bytes, DIGEST_HEX) != 0) {
         error_set(error, "%s: is damaged: its content does not match its digest", file->path);
         return CHECKPOINT_DAMAGED;
     }
@@ -327,6 +326,27 @@ static bool get_data(struct checkpoint_file *file, struct error *error)
             get_integer(file, "data_since", 0, INT64_MAX, &info->data_since, error));
 }
 
+/* Of pictures. The values are checked against the model: a file need not be from this program. */
+static bool get_shape(struct checkpoint_file *file, struct error *error)
+{
+    enum { ROOM = 48 };
+    struct image_shape *shape = &file->info.shape;
+    char text[ROOM], fit[ROOM], end;
+    if (!safetensors_metadata(&file->tensors, "image_shape")) {
+        return true;
+    }
+    if (!get_text(file, "image_shape", text, sizeof text, error) ||
+        !get_text(file, "image_fit", fit, sizeof fit, error)) {
+        return false;
+    }
+    shape->digits = strcmp(fit, "digits") == 0;
+    return (strlen(text) < 24 && strspn(text, "0123456789,") == strlen(text) &&
+            sscanf(text, "%6d,%6d,%6d%c", &shape->height, &shape->width, &shape->channels, &end) == 3 &&
+            (shape->channels == 1 || shape->channels == 3) && shape->height > 0 && shape->width > 0 &&
+            (int64_t)shape->height * shape->width * shape->channels <= CONFIG_MAX_INPUTS) ||
+           error_set(error, "%s: its image_shape is \"%s\"; expected height,width,channels", file->path, text);
+}
+
 static bool read_metadata(struct checkpoint_file *file, struct error *error)
 {
     struct checkpoint_info *info = &file->info;
@@ -356,7 +376,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
     info->bad_validations = (int)bad_validations;
     info->retries = (int)retries;
     if (!get_table(file, error) || !get_escaped(file, "class_names", &file->class_names, error) ||
-        !get_escaped(file, "kept_rows", &file->kept_rows, error) || !get_data(file, error)) {
+        !get_escaped(file, "kept_rows", &file->kept_rows, error) || !get_data(file, error) || !get_shape(file, error)) {
         return false;
     }
     info->class_names = file->class_names;
@@ -416,6 +436,17 @@ void checkpoint_close(struct checkpoint_file *file)
     free(file->kept_rows);
     free(file->header);
     free(file);
+}
+
+const char *checkpoint_digest(const struct checkpoint_file *file)
+{
+    _Static_assert((int)CHECKPOINT_DIGEST_HEX == (int)DIGEST_HEX, "the same digest");
+    return file->digest;
+}
+
+bool checkpoint_status(const struct checkpoint_file *file, struct stat *status)
+{
+    return fstat(file->fd, status) == 0;
 }
 
 const char *checkpoint_path(const struct checkpoint_file *file)

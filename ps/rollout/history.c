@@ -321,6 +321,7 @@ static bool put_record(cJSON *root, const struct record *record)
            put_number(root, "highest", (double)record->highest) && put_number(root, "healthy_s", plan->healthy_s) &&
            put_number(root, "loss_before", record->loss_before) &&
            json_put(root, "job_waited", cJSON_CreateBool(plan->waited)) && put_absent(root, &plan->absent) &&
+           put_number(root, "resumed_s", (double)record->resumed_s) &&
            json_put(root, "reason", cJSON_CreateString(record->reason));
 }
 
@@ -423,9 +424,11 @@ static bool parse_record(const char *text, struct record *record)
     const cJSON *waited = cJSON_GetObjectItemCaseSensitive(root, "job_waited");
     const bool done = state && rollout_state_by_name(state, &record->state) && get_kind(root, &plan->kind) &&
                       get_count(root, "target", &plan->target) && get_count(root, "fallback", &plan->fallback) &&
-                      get_count(root, "highest", &record->highest) && get_real(root, "healthy_s", &plan->healthy_s) &&
-                      isfinite(plan->healthy_s) && get_real(root, "loss_before", &record->loss_before) &&
-                      cJSON_IsBool(waited) && get_absent(root, &plan->absent) && reason;
+                      get_count(root, "highest", &record->highest) &&
+                      get_count(root, "resumed_s", &record->resumed_s) &&
+                      get_real(root, "healthy_s", &plan->healthy_s) && isfinite(plan->healthy_s) &&
+                      get_real(root, "loss_before", &record->loss_before) && cJSON_IsBool(waited) &&
+                      get_absent(root, &plan->absent) && reason;
     plan->waited = cJSON_IsTrue(waited);
     snprintf(record->reason, sizeof record->reason, "%s", done ? reason : "");
     cJSON_Delete(root);

@@ -70,8 +70,9 @@ struct record {
     enum rollout_state state;
     struct rollout_plan plan; /* but last_step, to and from */
     double loss_before;
-    uint64_t highest; /* ever proposed */
-    char reason[512]; /* why it goes back */
+    uint64_t highest;   /* ever proposed */
+    uint64_t resumed_s; /* when the operator signed the last resume of it that was used; 0: none was */
+    char reason[512];   /* why it goes back */
 };
 
 bool record_store(const struct versions *versions, const struct record *record, struct error *error);

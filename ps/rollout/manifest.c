@@ -8,13 +8,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <sodium.h>
 
 #include "base/config/diff.h"
 #include "net/bytes.h"
 
-static const char magic[] = "trainer rollout manifest 2\n";
+static const char magic[] = "trainer rollout manifest 3\n";
 static const char abort_magic[] = "trainer rollout abort 1\n", resume_magic[] = "trainer rollout resume 1\n";
 
 enum {
@@ -23,7 +24,8 @@ enum {
     RESUME_MAGIC = sizeof resume_magic - 1,
     DIGEST = CONFIG_DIGEST_HEX / 2,
     FLAG_MAY_LOSE = 1,
-    FLAG_PROGRAMS = 2
+    FLAG_PROGRAMS = 2,
+    DAY_S = 86400
 };
 
 /* --- Decoding --- */
@@ -160,7 +162,8 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
         return error_set(error, "the manifest is invalid: it does not begin like one");
     }
     if (!take_name(&rest, manifest->fleet) || !take_name(&rest, manifest->author) ||
-        !take_u64(&rest, &manifest->signed_s) || !(head = take(&rest, sizeof(uint32_t)))) {
+        !take_u64(&rest, &manifest->signed_s) || !take_u64(&rest, &manifest->expires_s) ||
+        !(head = take(&rest, sizeof(uint32_t)))) {
         return error_set(error, "the manifest is torn: it ends in its head");
     }
     const uint32_t flags = get_le32(head);
@@ -282,7 +285,7 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
     uint8_t *end = put(start, magic, MAGIC);
     end = put_text(end, manifest->fleet, strlen(manifest->fleet));
     end = put_text(end, manifest->author, strlen(manifest->author));
-    end = put_number(end, manifest->signed_s);
+    end = put_number(put_number(end, manifest->signed_s), manifest->expires_s);
     const bool programs = manifest->programs.count > 0;
     end = put_u32(end, (manifest->may_lose ? FLAG_MAY_LOSE : 0) | (programs ? FLAG_PROGRAMS : 0));
     end = put_config(put_config(end, &manifest->target), &manifest->fallback);
@@ -311,6 +314,31 @@ bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t 
                          (unsigned long long)manifest->fallback.version, (unsigned long long)version);
     }
     return true;
+}
+
+static void date_text(double seconds, char text[32])
+{
+    const time_t when = (time_t)seconds;
+    struct tm parts;
+    text[0] = '\0';
+    if (gmtime_r(&when, &parts)) {
+        strftime(text, 32, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    }
+}
+
+bool manifest_is_current(const struct manifest *manifest, bool has_begun, double now_s, struct error *error)
+{
+    const double expires_s = (double)manifest->expires_s + (has_begun ? DAY_S : 0);
+    char expired[32], now[32];
+    if (manifest->expires_s == 0 || now_s < expires_s) {
+        return true;
+    }
+    date_text((double)manifest->expires_s, expired);
+    date_text(now_s, now);
+    return error_set(error,
+                     "the manifest expired at %s, and this machine's clock says %s: roll the config out again, or set "
+                     "the clock",
+                     expired, now);
 }
 
 /* Of one of its two configs. */

@@ -4,10 +4,11 @@
  *
  * Canonical bytes, numbers little-endian:
  *
- *     "trainer rollout manifest 2\n"
+ *     "trainer rollout manifest 3\n"
  *     u32 size, name of the fleet (fleet.name)
  *     u32 size, who signed it (user@host), for people
  *     u64 when, seconds since 1970, for people
+ *     u64 when it expires, likewise; 0: never
  *     u32 flags: 1: parts of a checkpoint that the target has no place for may be lost; 2: programs come with it; the
  *         others are zero
  *     twice, the target and then the fallback:
@@ -94,8 +95,8 @@ struct manifest_programs {
 struct manifest {
     char fleet[MANIFEST_MAX_NAME + 1];
     char author[MANIFEST_MAX_NAME + 1];
-    uint64_t signed_s; /* seconds since 1970 */
-    bool may_lose;     /* see the flags */
+    uint64_t signed_s, expires_s; /* seconds since 1970 */
+    bool may_lose;                /* see the flags */
     struct manifest_config target, fallback;
     struct manifest_programs programs;
 };
@@ -120,6 +121,13 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
  */
 bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t version, uint64_t highest,
                    struct error *error);
+
+/*
+ * False if it has expired by this machine's clock: no rollout begins by it. has_begun: one that began in time may take
+ * a day longer. Versions that were rolled out do not expire: members that were away still catch up. A clock that was
+ * never set (1970) is before every expiry.
+ */
+bool manifest_is_current(const struct manifest *manifest, bool has_begun, double now_s, struct error *error);
 
 /*
  * False if it sets keys that only a machine's owner may set: paths, addresses, keys, files to write. No machine accepts

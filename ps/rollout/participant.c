@@ -695,7 +695,8 @@ static bool stage_manifest(struct rollout_participant *participant, const struct
         participant->fallback = from->version;
     }
     bool done =
-        (!is_behind || manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error)) &&
+        (!is_behind || (manifest_fits(&manifest, participant->config->fleet.name, participant->version, 0, error) &&
+                        manifest_is_current(&manifest, order->order != ORDER_STAGE, clock_wall_s(), error))) &&
         parse_configs(participant, &manifest, error) && (!is_behind || check_machine(participant, to, error)) &&
         store_all(participant, order, &manifest, error) &&
         target_program_stage(&participant->program, participant->config->path, participant->version, &manifest, false,
@@ -764,7 +765,8 @@ static bool stage_catch_up(struct rollout_participant *participant, const struct
         return error_set(error, "the manifest is old: version %llu, but version %llu is here",
                          (unsigned long long)now->version, (unsigned long long)participant->version);
     }
-    return (is_back || may_follow(participant, now->version, error)) &&
+    return versions_check_floor(path, now->version, error) &&
+           (is_back || may_follow(participant, now->version, error)) &&
            target_config_parse(now, is_back ? "fallback" : "target", &participant->configs[0], error) &&
            target_config_apply(participant->config, now, &participant->then, error) &&
            store_all(participant, order, &manifest, error) &&
@@ -862,6 +864,11 @@ static bool enter_version(struct rollout_participant *participant, int which)
 /* Switches live; the host may need several orders for it. */
 static void change_over(struct rollout_participant *participant, int which, int64_t step)
 {
+    struct error error;
+    if (!versions_check_floor(participant->config->path, (uint64_t)participant->configs[which].fleet.version, &error)) {
+        fail(participant, error.text);
+        return;
+    }
     enum participant_switch result =
         participant->host.switch_to(participant->host.context, &participant->configs[which], step);
     if (result == SWITCH_PENDING) {
@@ -898,7 +905,7 @@ static void restart(struct rollout_participant *participant, int which)
     if (which == 0 && !change_has_member(&participant->configs[0], participant->who)) {
         return; /* not in the target: it exits once that is settled */
     }
-    if (which == 0 && has_failed(path, number, &error)) {
+    if ((which == 0 && has_failed(path, number, &error)) || !versions_check_floor(path, number, &error)) {
         fail(participant, error.text);
         return;
     }
@@ -984,6 +991,33 @@ static void catch_up(struct rollout_participant *participant, const struct parti
     participant->host.leave(participant->host.context, stays_out);
 }
 
+/*
+ * No rollout is in progress, and this member runs what the fleet does: it does not go below that any more. Whoever has
+ * the fleet key may pretend to be ps 0, and replay manifests that the operator signed long ago.
+ */
+static void raise_floor(struct rollout_participant *participant)
+{
+    const struct config *config = participant->config;
+    struct error error;
+    uint64_t floor;
+    char path[VERSIONS_PATH];
+    if (!config->path || participant->floor >= participant->version ||
+        !participant_key_path(config, path, sizeof path, &error) || !file_exists(path)) {
+        return; /* without the operator's key it accepts no manifest either */
+    }
+    const bool is_known = versions_floor(config->path, &floor, &error);
+    const bool done =
+        is_known && (floor >= participant->version || (versions_open(&participant->versions, config->path, &error) &&
+                                                       versions_set_floor(config->path, participant->version, &error)));
+    if (done) {
+        participant->floor = floor >= participant->version ? floor : participant->version;
+    } else if (!participant->floor_failed) {
+        log_warning("%s; until then this member may be taken back to an earlier version by whoever holds the fleet key",
+                    error.text);
+    }
+    participant->floor_failed = !done;
+}
+
 static void settle(struct rollout_participant *participant)
 {
     if (participant->prepared && participant->host.settle) {
@@ -1038,7 +1072,8 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
         return;
     }
     const bool found = find_fallback(participant->config, &participant->versions, participant->version,
-                                     participant->fallback, &version);
+                                     participant->fallback, &version) &&
+                       versions_check_floor(participant->config->path, version, &error);
     if (found && by_itself) {
         probation_fail(participant->config->path);
     }
@@ -1087,6 +1122,9 @@ void participant_act(struct rollout_participant *participant, const struct parti
     if (order->order == ORDER_NOTHING) {
         if (order->settled) {
             settle(participant);
+        }
+        if (order->settled && order->in_force == participant->version) {
+            raise_floor(participant);
         }
         return;
     }

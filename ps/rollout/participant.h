@@ -112,6 +112,8 @@ struct rollout_participant {
     char author[MANIFEST_MAX_NAME + 1];
     enum rollout_phase phase;
     struct target_program program;
+    uint64_t floor;           /* as this process wrote it (base/config/versions.h); 0: not yet */
+    bool floor_failed;        /* it could not be written, and that was logged */
     struct audit_meter meter; /* for received manifests */
     uint32_t refusals;        /* orders ignored since a refusal: it is not tried again at each */
     double failed_s;          /* when this process learned that its predecessor died in the version it is ordered to */
@@ -124,7 +126,7 @@ struct participant_order {
     enum rollout_order order;
     bool settled; /* no rollout is in progress */
     uint64_t target;
-    uint64_t in_force; /* of ORDER_CATCH_UP */
+    uint64_t in_force; /* the version that the fleet is in, or goes back to */
     int64_t step;
     const uint8_t *manifest; /* NULL unless included */
     size_t manifest_size;

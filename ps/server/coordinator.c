@@ -206,6 +206,7 @@ static bool resume(struct rollout_coordinator *coordinator, struct error *error)
         return false;
     }
     coordinator->highest = record.highest;
+    coordinator->resumed_s = record.resumed_s;
     if (!bytes) {
         return true;
     }
@@ -350,6 +351,7 @@ void coordinator_tick(struct rollout_coordinator *coordinator)
     job_hold_start(&server->job, rollout_holds_job(&coordinator->rollout));
     bool changed = coordinator->rollout.changes != coordinator->stored;
     const uint64_t changes = coordinator->rollout.changes, highest = coordinator->highest;
+    const uint64_t resumed_s = coordinator->resumed_s;
     const struct rollout rollout = coordinator->rollout;
     rollout_describe(&coordinator->rollout, message, sizeof message);
     const bool looks = !changed && coordinator->former.is_damaged && now_s - coordinator->looked_s >= REPAIR_S;
@@ -369,7 +371,8 @@ void coordinator_tick(struct rollout_coordinator *coordinator)
                                      .waited = rollout.waited,
                                      .absent = rollout.absent},
                             .loss_before = rollout.loss_before,
-                            .highest = highest};
+                            .highest = highest,
+                            .resumed_s = resumed_s};
     snprintf(record.reason, sizeof record.reason, "%s", rollout.reason);
     if (!record_store(&coordinator->versions, &record, &error)) {
         log_warning("rollout: %s; it continues once that can be written", error.text);
@@ -526,6 +529,7 @@ static bool ask_self(void *context, const struct message_report *report, struct 
                                               .target = coordinator->rollout.target,
                                               .step = rollout_order_step(&coordinator->rollout)},
                                     .state = coordinator->stored_state};
+    answer->order.in_force = coordinator_in_force(coordinator, answer->order.order);
     if (coordinator_needs_manifest(coordinator, answer->order.order, report->target)) {
         coordinator_copy_manifest(coordinator, &manifest, &answer->order.manifest_size);
         answer->order.manifest = manifest;

@@ -36,6 +36,7 @@ struct rollout_coordinator {
     struct audit_meter meter;               /* limits how many refusals are written */
     char digests[2][CONFIG_DIGEST_HEX + 1]; /* of its target and fallback */
     uint64_t highest;                       /* highest ever proposed */
+    uint64_t resumed_s;                     /* as in struct record */
     bool proposing;                         /* a proposal is about to be stored and begun */
     uint64_t stored;                        /* number of rollout.changes that are on disk */
     enum rollout_state stored_state;        /* likewise; this is what members are told */

@@ -88,7 +88,7 @@ bool serve_describe(struct session *session, struct error *error)
 
 enum { FIGURES_MOST = 64 << 20 /* bytes, of all workers together */ };
 
-/* Takes ownership of the bytes, unless they are too many. Locked. */
+/* Takes ownership of the bytes, unless they are too many; none: forgets the worker's. Locked. */
 static bool keep_figures(struct server *server, int worker, uint8_t *bytes, size_t size)
 {
     struct figures *figures = &server->figures[worker];
@@ -140,13 +140,17 @@ bool serve_figures(struct session *session, struct error *error)
     if (session->channel->bulk_left > 0) {
         return take_figures(session, request, error);
     }
-    if (session->worker != 0 || worker < 0 || worker >= config_worker_room(&server->config->cluster)) {
+    const int about = worker < 0 ? -1 - worker : worker;
+    if (session->worker != 0 || about >= config_worker_room(&server->config->cluster)) {
         return serve_send_error(session, request, ERROR_BAD_REQUEST,
                                 "figures are sent by workers, each about its own rows, and requested by worker 0",
                                 error);
     }
     server_lock(server);
-    const struct figures *figures = &server->figures[worker];
+    if (worker < 0) {
+        keep_figures(server, about, NULL, 0); /* forgets them */
+    }
+    const struct figures *figures = &server->figures[about];
     struct iovec bulk = {malloc(figures->size + 1), figures->size};
     if (bulk.iov_base && figures->size > 0) {
         memcpy(bulk.iov_base, figures->bytes, figures->size);
@@ -159,6 +163,8 @@ bool serve_figures(struct session *session, struct error *error)
 }
 
 /* --- Validations: each worker's last one is kept, for status queries and for the chief, which adds them all up --- */
+
+_Static_assert((int)SERVER_REPORTS == 2 * FIGURES_MOST + (int)SERVER_BULK, "as announced: figures, validations, bulk");
 
 enum { VALIDATIONS_MOST = 64 << 20 /* bytes of bulk, of all workers together */ };
 

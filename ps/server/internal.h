@@ -44,8 +44,10 @@ struct session {
     bool is_rare;      /* its requests are so far apart that no thread waits for the next */
     struct member who; /* MEMBER_NONE: not known yet */
     bool is_guest;     /* a member that connected without a digest, to report */
+    bool has_signed;   /* an operator's connection that has sent something with the operator's signature */
     int worker;        /* who.index if it is a worker and no guest; else -1 */
     uint64_t incarnation;
+    size_t bulk_bytes;              /* its part of the server's; guarded by the lock */
     char program[65];               /* the peer's program and build */
     struct session *next_of_worker; /* another session of the same worker, of any incarnation */
     /* A pull that waits until its worker is selected for a round; meanwhile the session has no thread. */
@@ -116,6 +118,7 @@ struct server {
         size_t size;
     } * figures; /* [workers]: statistics of each worker's own rows */
     size_t figures_bytes;
+    size_t bulk_bytes; /* announced by bulks that are being received (serve_read_bulk) */
 
     struct validation {
         uint32_t generation;

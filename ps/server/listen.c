@@ -81,11 +81,53 @@ static int members(const struct server *server)
     return server->job.worker_count + server->config->cluster.ps_hosts.count;
 }
 
+/* --- Operators: whoever has the fleet key can be one, and none keeps another out --- */
+
+/* The address without its port. */
+static size_t host_size(const char *peer)
+{
+    const char *colon = strrchr(peer, ':');
+    return colon ? (size_t)(colon - peer) : strlen(peer);
+}
+
+static int operators_from(const struct server *server, const struct listener_session *like)
+{
+    const size_t size = host_size(like->peer);
+    int count = 0;
+    for (struct listener_session *at = NULL; (at = listener_next(server->listener, at));) {
+        count += session_of(at)->who.role == MEMBER_OPERATOR && !at->disconnected && host_size(at->peer) == size &&
+                 memcmp(at->peer, like->peer, size) == 0;
+    }
+    return count;
+}
+
+/* An operator's connection that makes way before `other`, which may be NULL. */
+static bool makes_way(const struct server *server, struct listener_session *one, struct listener_session *other)
+{
+    if (!other || session_of(one)->has_signed != session_of(other)->has_signed) {
+        return !other || !session_of(one)->has_signed;
+    }
+    const int ones = operators_from(server, one), others = operators_from(server, other);
+    return ones != others ? ones > others : one->last_active_s < other->last_active_s;
+}
+
+/* The first to go: without a signature, from the address with most of them, the one silent for longest. Locked. */
+static struct listener_session *operator_to_replace(const struct server *server)
+{
+    struct listener_session *first = NULL;
+    for (struct listener_session *at = NULL; (at = listener_next(server->listener, at));) {
+        if (session_of(at)->who.role == MEMBER_OPERATOR && !at->disconnected && makes_way(server, at, first)) {
+            first = at;
+        }
+    }
+    return first;
+}
+
 /*
  * No member takes another's places. Guests may belong to the other version of a rollout, for whose members there are no
  * places: all guests share some. Locked.
  */
-static bool make_room(struct server *server, const struct peer *peer)
+static void make_room(struct server *server, const struct peer *peer)
 {
     struct listener_session *silent;
     struct session **list = list_of(server, peer->member, is_guest(peer));
@@ -93,7 +135,10 @@ static bool make_room(struct server *server, const struct peer *peer)
                       : member_has_no_index(peer->member) ? 0
                                                           : listener_count(server->listener, is_of, peer, &silent);
     if (peer->member.role == MEMBER_OPERATOR) {
-        return count < SERVER_OPERATORS;
+        if (count >= SERVER_OPERATORS) {
+            listener_disconnect(operator_to_replace(server));
+        }
+        return;
     }
     const int most = is_guest(peer)                       ? SERVER_CONNECTIONS_OF_GUEST
                      : peer->member.role == MEMBER_WORKER ? SERVER_CONNECTIONS_PER_WORKER
@@ -106,7 +151,6 @@ static bool make_room(struct server *server, const struct peer *peer)
     if (full) {
         listener_disconnect(silent);
     }
-    return true;
 }
 
 /* --- What the listener asks --- */
@@ -150,11 +194,8 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
         refusal = REFUSAL_BUSY;
         error_set(message, "ps %d is about to leave", server->index);
     }
-    if (refusal == 0 && !make_room(server, peer)) {
-        refusal = REFUSAL_BUSY;
-        error_set(message, "%d operators' connections are open here already", SERVER_OPERATORS);
-    }
     if (refusal == 0) {
+        make_room(server, peer);
         session->who = peer->member;
         session->is_guest = guest;
         session->worker = !guest && peer->member.role == MEMBER_WORKER ? peer->member.index : -1;

@@ -95,6 +95,7 @@ static bool begin(struct rollout_coordinator *coordinator, uint8_t *bytes, size_
     if (begun) {
         job_hold_start(&coordinator->server->job, rollout_holds_job(&coordinator->rollout));
         coordinator->highest = manifest->target.version;
+        coordinator->resumed_s = 0;
         coordinator_take_manifest(coordinator, manifest, bytes, size, &former);
     }
     server_unlock(coordinator->server);
@@ -157,7 +158,15 @@ static bool accepts(const struct rollout_coordinator *coordinator, const uint8_t
 {
     uint8_t key[OPERATOR_PUBLIC_KEY];
     return find_key(coordinator, key, error) && manifest_decode(manifest, bytes, size, key, error) &&
-           manifest_is_portable(manifest, error);
+           manifest_is_portable(manifest, error) && manifest_is_current(manifest, false, clock_wall_s(), error);
+}
+
+/* It has a signature that counts now: those who have none make way first (listen.c). */
+static void note_signature(struct session *session)
+{
+    server_lock(session->server);
+    session->has_signed = true;
+    server_unlock(session->server);
 }
 
 /* Takes ownership of the bytes if this returns true. */
@@ -195,6 +204,7 @@ bool serve_propose(struct session *session, struct error *error)
         free(bytes);
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
     }
+    note_signature(session);
     return serve_send_done(session, request, -1, error);
 }
 
@@ -202,6 +212,23 @@ bool serve_propose(struct session *session, struct error *error)
 static const char *name_of(const struct manifest_abort *abort)
 {
     return abort->resumes ? "resume" : "abort";
+}
+
+/* A rollout may pause more than once, and what was signed for one pause must not end the next. Locked. */
+static bool take_resume(struct rollout_coordinator *coordinator, const struct manifest_abort *resume, double now_s,
+                        char message[256])
+{
+    if (coordinator->resumed_s > 0 && resume->signed_s <= coordinator->resumed_s) {
+        snprintf(message, 256,
+                 "this resume was used already, or was signed before one that was; if the clocks of "
+                 "operators' machines differ, sign it on the one whose clock is ahead");
+        return false;
+    }
+    if (!rollout_continue(&coordinator->rollout, now_s, message)) {
+        return false;
+    }
+    coordinator->resumed_s = resume->signed_s;
+    return true;
 }
 
 /* For the rollout under way only: an abort that was used once is worthless afterwards. */
@@ -213,7 +240,7 @@ static bool take_abort(struct rollout_coordinator *coordinator, const struct man
                          memcmp(abort->hash, coordinator->hash, MANIFEST_HASH) == 0 &&
                          strcmp(abort->fleet, coordinator->server->config->fleet.name) == 0;
     const double now_s = clock_monotonic_s();
-    const bool done = is_this && (abort->resumes ? rollout_continue(&coordinator->rollout, now_s, message)
+    const bool done = is_this && (abort->resumes ? take_resume(coordinator, abort, now_s, message)
                                                  : rollout_abort(&coordinator->rollout, now_s, message));
     server_unlock(coordinator->server);
     return done ||
@@ -243,6 +270,7 @@ bool serve_abort_rollout(struct session *session, struct error *error)
         return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
     }
     coordinator_audit(coordinator, who, name_of(&abort), abort.target, "done");
+    note_signature(session);
     return serve_send_done(session, request, -1, error);
 }
 
@@ -504,6 +532,7 @@ bool serve_offer_program(struct session *session, struct error *error)
     }
     server_lock(session->server);
     coordinator->offered = offered;
+    session->has_signed = true;
     server_unlock(session->server);
     return send_position(session, request, there, error);
 }

@@ -194,12 +194,14 @@ static void announce(const struct server *server)
              cluster->worker_hosts.count, cluster->worker_hosts.count == 1 ? "" : "s",
              server->identity.credentials ? "TLS 1.3 with " : "INSECURE: plain text", server->identity.key_path);
     log_info("ps %d holds %s: %zu floats, %.1f MiB with %s's slots, a snapshot and every worker's push; the process "
-             "takes about %.1f MiB once all workers are connected",
+             "takes about %.1f MiB once all workers are connected, and at most %d MiB more for what they report of "
+             "their data",
              server->index, held, shard_floats(server->shard),
              (double)shard_memory(&server->model, server->config, server->index) / 1048576.0,
              config_optimizer_name(outer_train(&server->config->train).optimizer),
              (double)server_memory(&server->model, server->config, server->index, cluster->worker_hosts.count) /
-                 1048576.0);
+                 1048576.0,
+             SERVER_REPORTS >> 20);
     snprintf(held, sizeof held, "ps %d listens on port %u", server->index, listener_port(server->listener));
     notify_ready(held);
 }

@@ -203,18 +203,60 @@ enum {
     DIFFERENCES_RANGES = 1024, /* of a frame of differences, which also passes through the stack */
 };
 
+/* What other connections of the same worker are receiving. Locked. */
+static size_t bulk_of_worker_locked(const struct session *session)
+{
+    size_t bytes = 0;
+    if (session->worker >= 0) {
+        for (const struct session *one = session->server->sessions_of[session->worker]; one;
+             one = one->next_of_worker) {
+            bytes += one->bulk_bytes;
+        }
+    }
+    return bytes;
+}
+
+/*
+ * Counts a bulk before there is memory for it, since its sender may take its time: all of them together, and those of
+ * one worker, which is never more than one large bulk. False: too many; the sender's link tries again.
+ */
+static bool begin_bulk(struct session *session, size_t size, struct error *error)
+{
+    struct server *server = session->server;
+    server_lock(server);
+    const size_t own = bulk_of_worker_locked(session);
+    const bool fits = size <= SERVER_BULK - server->bulk_bytes && (own == 0 || own + size <= SERVER_BULK / 4);
+    if (fits) {
+        server->bulk_bytes += size;
+        session->bulk_bytes = size;
+    }
+    server_unlock(server);
+    return fits || error_set(error, "%s sends %zu KiB while others are sending too much: at most %d MiB at a time",
+                             connection_name(session->channel->connection), size >> 10, SERVER_BULK >> 20);
+}
+
+static void end_bulk(struct session *session)
+{
+    server_lock(session->server);
+    session->server->bulk_bytes -= session->bulk_bytes;
+    session->bulk_bytes = 0;
+    server_unlock(session->server);
+}
+
 bool serve_read_bulk(struct session *session, uint8_t **bytes, size_t *size, struct error *error)
 {
     *size = session->channel->bulk_left;
-    *bytes = malloc(*size > 0 ? *size : 1);
-    if (!*bytes) {
-        return error_set(error, "out of memory for %zu bytes of a request", *size);
-    }
-    if (!channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
-        free(*bytes);
+    if (!begin_bulk(session, *size, error)) {
         return false;
     }
-    return true;
+    *bytes = malloc(*size > 0 ? *size : 1);
+    bool done = *bytes || error_set(error, "out of memory for %zu bytes of a request", *size);
+    if (done && !channel_read_bulk(session->channel, *bytes, *size, serve_deadline(), error)) {
+        free(*bytes);
+        done = false;
+    }
+    end_bulk(session);
+    return done;
 }
 
 bool serve_read_floats(struct session *session, enum dtype dtype, float *values, size_t count, double deadline_s,

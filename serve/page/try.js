@@ -12,9 +12,15 @@ function show(id, visible) {
     byId(id).hidden = !visible;
 }
 
+// With an error the answer before it goes, and the field that it names is marked.
 function complain(text) {
-    byId('problem').textContent = text || '';
-    show('problem', Boolean(text));
+    byId('problem').textContent = (text || '').replace(/^row 0: /, ''); // there is one row
+    show('notices', Boolean(text));
+    for (const field of byId('fields').querySelectorAll('input')) {
+        if (text && text.includes(`column ${field.name}: `)) field.setAttribute('aria-invalid', 'true');
+        else field.removeAttribute('aria-invalid');
+    }
+    if (text) forget();
 }
 
 function cell(row, content) {
@@ -23,9 +29,10 @@ function cell(row, content) {
     return made;
 }
 
+// Tries are not part of a server's traffic: they count neither for drift nor in the log of requests.
 async function ask(path, options) {
     const token = sessionStorage.getItem('token');
-    const headers = {...(options || {}).headers, ...(token ? {Authorization: `Bearer ${token}`} : {})};
+    const headers = {'Trainer-Try': '1', ...(token ? {Authorization: `Bearer ${token}`} : {})};
     const answer = await fetch(path, {...options, headers});
     show('token-form', answer.status === 401);
     const said = await answer.json();
@@ -35,33 +42,37 @@ async function ask(path, options) {
 
 // --- Output ---
 
-function number(value) {
-    return typeof value === 'number' ? String(Number(value.toPrecision(6))) : String(value);
-}
+const grouped = new Intl.NumberFormat('en', {maximumSignificantDigits: 6});
+const number = value => (typeof value === 'number' ? grouped.format(value) : String(value));
+const percent = share => `${(100 * share).toFixed(1)}%`;
 
-function percent(share) {
-    return `${(100 * share).toFixed(1)} %`;
+function forget() {
+    byId('prediction').textContent = '';
+    show('values', false);
+    show('calls', false);
 }
 
 function present(said) {
     const outputs = Object.fromEntries(said.outputs.map(output => [output.name, output.data]));
-    const main = said.outputs[0];
+    const main = said.outputs[0], isShare = main.name === 'probabilities';
     const best = outputs.label ? outputs.label[0] : null;
-    byId('prediction').textContent = best === null ? main.data.map(number).join(', ') : best;
+    byId('prediction').textContent = best === null ? main.data.map(isShare ? percent : number).join(', ') : best;
     byId('version').textContent = `version ${said.model_version}`;
     const body = byId('values').tBodies[0];
     body.replaceChildren();
     const labels = model.labels || [];
     main.data.forEach((value, i) => {
-        const row = body.insertRow();
-        cell(row, labels[i] || String(i));
-        cell(row, number(value));
-        if (main.name !== 'probabilities') return;
+        const row = body.insertRow(), name = labels[i] || String(i);
+        row.classList.toggle('best', name === best);
+        cell(row, name);
+        cell(row, isShare ? percent(value) : number(value));
+        if (!isShare) return;
         const bar = document.createElement('progress');
         bar.value = value;
+        bar.setAttribute('aria-label', name);
         cell(row, bar);
     });
-    show('values', true);
+    show('values', isShare || main.data.length > 1);
 }
 
 // One request at a time; of those made meanwhile only the last is sent next.
@@ -74,6 +85,7 @@ async function predict(inputs) {
     try {
         present(await ask(`v2/models/${model.name}/infer`, {method: 'POST', body: JSON.stringify({inputs})}));
         complain();
+        showCalls(inputs);
     } catch (error) {
         complain(error.message);
     }
@@ -81,6 +93,47 @@ async function predict(inputs) {
     pending = null;
     if (next) predict(next);
 }
+
+// --- The same from a program ---
+
+const quoted = text => `'${text.replace(/'/g, "'\\''")}'`;
+
+function valueOf(input) {
+    const [text] = input.data, isText = model.inputs.find(each => each.name === input.name).datatype === 'BYTES';
+    return text === null || isText || !Number.isFinite(Number(text)) ? text : Number(text);
+}
+
+function showCalls(inputs) {
+    const isTable = !byId('columns').hidden, needsToken = sessionStorage.getItem('token');
+    const path = isTable ? `v1/models/${model.name}:predict` : `predict/${model.name}`;
+    const url = new URL(path, location.href).href;
+    const row = isTable ? inputs.map(input => [input.name, valueOf(input)]) : [];
+    const python = row.map(([name, value]) => `${JSON.stringify(name)}: ${value === null ? 'None'
+        : JSON.stringify(value)}`).join(', ');
+    const data = isTable ? `-d ${quoted(JSON.stringify({instances: [Object.fromEntries(row)]}))}`
+        : '--data-binary @digit.png';
+    byId('curl').textContent = `curl ${needsToken ? '-H "Authorization: Bearer $(cat token)" ' : ''}` +
+        `${data} ${url}`;
+    byId('python').textContent = [
+        'import json, urllib.request',
+        isTable ? `body = json.dumps({"instances": [{${python}}]}).encode()`
+            : 'body = open("digit.png", "rb").read()',
+        `request = urllib.request.Request("${url}", body)`,
+        ...(needsToken ? ['request.add_header("Authorization", "Bearer " + open("token").read().strip())'] : []),
+        'print(json.load(urllib.request.urlopen(request)))',
+    ].join('\n');
+    show('calls', true);
+}
+
+for (const button of document.querySelectorAll('[data-copies]')) button.addEventListener('click', async () => {
+    const from = byId(button.dataset.copies);
+    getSelection().selectAllChildren(from);
+    try {
+        await navigator.clipboard.writeText(from.textContent);
+        button.textContent = 'Copied';
+        setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+    } catch { /* it is selected: Ctrl-C copies it */ }
+});
 
 // --- Pictures ---
 
@@ -90,8 +143,7 @@ const pen = canvas.getContext('2d', {willReadFrequently: true});
 function clear() {
     pen.fillStyle = '#000';
     pen.fillRect(0, 0, canvas.width, canvas.height);
-    byId('prediction').textContent = '';
-    show('values', false);
+    forget();
 }
 
 function predictDrawing() {
@@ -127,8 +179,10 @@ byId('file').addEventListener('change', async event => {
     try {
         const said = await ask(`predict/${model.name}`, {method: 'POST', body: file});
         present({model_version: said.version, outputs: [
-            {name: 'probabilities', data: said.probabilities}, {name: 'label', data: [String(said.label ?? said.class)]}]});
+            {name: 'probabilities', data: said.probabilities},
+            {name: 'label', data: [String(said.label ?? said.class)]}]});
         complain();
+        showCalls();
     } catch (error) {
         complain(error.message);
     }
@@ -136,17 +190,41 @@ byId('file').addEventListener('change', async event => {
 
 // --- Columns ---
 
-function makeFields() {
-    byId('fields').replaceChildren(...model.inputs.flatMap((input, i) => {
-        const label = document.createElement('label');
-        const field = document.createElement('input');
-        label.textContent = input.name;
-        label.htmlFor = field.id = `field-${i}`;
-        field.inputMode = input.datatype === 'BYTES' ? 'text' : 'decimal';
-        field.autocomplete = 'off';
-        return [label, field];
-    }));
+function makeField(input, i) {
+    const {categories, typical} = (model.parameters?.columns || []).find(each => each.name === input.name) || {};
+    const label = document.createElement('label'), field = document.createElement('input');
+    const hint = document.createElement('span');
+    label.textContent = field.name = input.name;
+    label.htmlFor = field.id = `field-${i}`;
+    field.inputMode = input.datatype === 'BYTES' ? 'text' : 'decimal';
+    field.autocomplete = 'off';
+    hint.className = 'quiet';
+    if (categories) {
+        const known = document.createElement('datalist');
+        known.id = `known-${i}`;
+        known.append(...categories.map(each => new Option(each)));
+        field.setAttribute('list', known.id);
+        field.dataset.typical = categories[0] ?? '';
+        hint.textContent = categories.slice(0, 4).join(', ') + (categories.length > 4 ? ', ...' : '');
+        hint.append(known);
+    } else if (typical) {
+        const [low, high] = typical, round = value => Number(value.toPrecision(3));
+        field.dataset.typical = round((low + high) / 2);
+        hint.textContent = `usually ${round(low)} to ${round(high)}`;
+        field.addEventListener('input', () => hint.classList.toggle('outside', field.value.trim() !== '' &&
+            (Number(field.value) < low || Number(field.value) > high)));
+    }
+    return [label, field, hint];
 }
+
+function makeFields() {
+    byId('fields').replaceChildren(...model.inputs.flatMap(makeField));
+}
+
+byId('example').addEventListener('click', () => {
+    for (const field of byId('fields').querySelectorAll('input')) field.value = field.dataset.typical ?? '';
+    byId('columns').requestSubmit();
+});
 
 byId('columns').addEventListener('submit', event => {
     event.preventDefault();
@@ -161,8 +239,9 @@ byId('columns').addEventListener('submit', event => {
 async function showDrift() {
     try {
         const drift = await ask(`drift/${model.name}`);
-        byId('drift-note').textContent = `${drift.rows} rows since this version entered service` +
-            (drift.has_reference ? '. A PSI above 0.2 is worth investigating.' : '; PSI needs --reference.');
+        const remark = drift.has_reference ? 'a PSI above 0.2 is worth investigating' : 'PSI needs --reference';
+        byId('drift-note').textContent = `${number(drift.rows)} ${drift.rows === 1 ? 'row' : 'rows'} ` +
+            `since this version entered service; ${remark}`;
         const predicted = {name: 'what it predicts', psi: drift.prediction_psi};
         byId('drift-rows').replaceChildren(...[...drift.columns, predicted].map(column => {
             const row = document.createElement('tr');
@@ -193,10 +272,11 @@ async function choose(name) {
             model.inputs[0].shape[1] === SIDE * SIDE;
         byId('version').textContent = `version ${model.versions[0]}`;
         model.labels = (model.parameters || {}).labels;
+        byId('name').textContent = byId('model').options.length > 1 ? 'trainer serve' : model.name;
+        show('try', true);
         show('drawing', isOfPictures);
         show('columns', !isOfPictures);
-        byId('prediction').textContent = '';
-        show('values', false);
+        forget();
         if (isOfPictures) clear();
         else makeFields();
         showDrift();
@@ -210,7 +290,7 @@ async function begin() {
     try {
         const models = await ask('v2/repository/index');
         byId('model').replaceChildren(...models.map(one => new Option(one.name)));
-        show('models', models.length > 0);
+        show('models', models.length > 1);
         if (models.length > 0) await choose(models[0].name);
     } catch (error) {
         complain(error.message);

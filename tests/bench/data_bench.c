@@ -20,7 +20,7 @@ enum way { RECORDS, EXAMPLES, ALIKE, WAYS };
 /* EXAMPLES: each is parsed as if it were the first. ALIKE: in order, each like the one before. */
 static double read_once(const char *path, enum way way)
 {
-    static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
+    static const struct example_names names = {.image = "image_raw", .label = "label"};
     struct tfrecord_reader *reader;
     struct example example = {.memory = NULL};
     struct error error;

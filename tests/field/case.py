@@ -7,6 +7,8 @@ import re
 import shlex
 import subprocess
 
+from ports import free_ports
+
 TIMEOUT_S = 60
 TRAIN = "trainer --data_dir=d --target=y --num_threads=1 --epochs=60 --log_steps=0"
 
@@ -27,6 +29,7 @@ class Result:
     stdout: str
     stderr: str
     folder: object
+    http_status: int = 0
 
     @property
     def text(self):
@@ -47,16 +50,49 @@ def learnable(write=str, rows=150, header="a,b,y", delimiter=",", seed=7):
     return "\n".join([*([header.replace(",", delimiter)] if header else []), *lines]) + "\n"
 
 
+def serve(words, folder):
+    """Starts a server on a port that the system chose; returns it and its address."""
+    (port,) = free_ports(1)
+    server = subprocess.Popen([*words, f"--http=127.0.0.1:{port}"], cwd=folder, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+    said = []
+    for line in server.stdout:
+        said.append(line)
+        found = re.search(r"serving at (http://\S+)/", line)
+        if found:
+            return server, found[1]
+    raise AssertionError("".join(said))
+
+
+def run_command(command, trainer, folder, url):
+    words = [str(trainer) if word == "trainer" else word.replace("URL", url) for word in shlex.split(command)]
+    if words[0] == "curl":
+        words[1:1] = ["-sS", "-w", "\n%{http_code}"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
+    result = Result(done.returncode, done.stdout, done.stderr, folder)
+    if words[0] == "curl" and result.status == 0:
+        result.stdout, _, http_status = result.stdout.rpartition("\n")
+        result.http_status = int(http_status)
+    return result
+
+
 def run_case(case, trainer, folder):
     for path, content in case.files.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.encode() if isinstance(content, str) else content)
-    for i, command in enumerate(case.run):
-        words = [str(trainer) if word == "trainer" else word for word in shlex.split(command)]
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
-        result = Result(done.returncode, done.stdout, done.stderr, folder)
-        assert i == len(case.run) - 1 or result.status == 0, (command, result.end)
+    server, url = None, ""
+    try:
+        for i, command in enumerate(case.run):
+            if command.startswith("trainer serve ") and i < len(case.run) - 1:
+                server, url = serve([str(trainer), *shlex.split(command)[1:]], folder)
+                continue
+            result = run_command(command, trainer, folder, url)
+            assert i == len(case.run) - 1 or result.status == 0, (command, result.end)
+    finally:
+        if server:
+            server.terminate()
+            server.communicate()
     if not any(getattr(check, "of_failure", False) for check in case.holds):
         assert result.status == 0, result.end
     for check in case.holds:
@@ -130,4 +166,13 @@ def json_holds(test):
     """What the command printed is JSON, of which `test` is true."""
     def check(result):
         assert test(json.loads(result.stdout)), result.end
+    return check
+
+
+def answers(status, *texts):
+    """The HTTP status of curl's request, and what its answer says."""
+    def check(result):
+        assert result.http_status == status, (result.http_status, result.end)
+        for text in texts:
+            assert text in result.stdout, (text, result.end)
     return check

@@ -7,7 +7,7 @@
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"
 
-static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
+static const struct example_names names = {.image = "image_raw", .label = "label"};
 
 /* seen: a reader that has read the records before, and must find the same. */
 static void decode(const uint8_t *record, size_t size, struct example *seen)

@@ -98,7 +98,7 @@ static void a_pair_signs_and_checks(void **state)
     uint8_t secret_key[OPERATOR_SECRET_KEY], public_key[OPERATOR_PUBLIC_KEY], signature[crypto_sign_BYTES];
     const uint8_t text[] = "roll it out";
     umask(0);
-    assert_true(operator_key_create(file("op"), &error));
+    assert_true(operator_key_create(file("op"), NULL, &error));
     umask(022);
     assert_int_equal(mode_of(file("op")), 0600);
     assert_int_equal(mode_of(file("op.pub")), 0644);
@@ -108,25 +108,57 @@ static void a_pair_signs_and_checks(void **state)
     assert_int_equal(crypto_sign_verify_detached(signature, text, sizeof text, public_key), 0);
 }
 
+/* With a passphrase the file alone signs nothing; its public half is there without it. */
+static void a_passphrase_locks_a_key(void **state)
+{
+    (void)state;
+    struct error error;
+    char text[8192];
+    uint8_t secret_key[OPERATOR_SECRET_KEY], public_key[OPERATOR_PUBLIC_KEY], own[OPERATOR_PUBLIC_KEY];
+    assert_true(operator_key_create(file("locked"), "correct horse", &error));
+    assert_int_equal(mode_of(file("locked")), 0600);
+    assert_true(operator_key_read_public(file("locked.pub"), public_key, &error));
+    assert_true(operator_key_read_own_public(file("locked"), own, &error));
+    assert_memory_equal(own, public_key, sizeof own);
+    setenv("TRAINER_OPERATOR_PASSPHRASE", "correct horse", 1);
+    assert_true(operator_key_read_secret(file("locked"), secret_key, &error));
+    assert_int_equal(crypto_sign_ed25519_sk_to_pk(own, secret_key), 0);
+    assert_memory_equal(own, public_key, sizeof own);
+    setenv("TRAINER_OPERATOR_PASSPHRASE", "correct house", 1);
+    assert_false(operator_key_read_secret(file("locked"), secret_key, &error));
+    says(&error, file("locked"), "the passphrase is another one, or the file is damaged");
+    setenv("TRAINER_OPERATOR_PASSPHRASE", "correct horse", 1);
+    const size_t size = read_text(file("locked"), text), head = strlen("trainer operator secret key 2\n");
+    text[head] = text[head] == '0' ? '1' : '0'; /* another public key than the one in the box */
+    write_text(file("swapped"), text, size);
+    assert_false(operator_key_read_secret(file("swapped"), secret_key, &error));
+    says(&error, file("swapped"), "the file is damaged");
+    memset(text + head + 2 * OPERATOR_PUBLIC_KEY, 'f', 16); /* more work than anyone would wait for */
+    write_text(file("endless"), text, size);
+    assert_false(operator_key_read_secret(file("endless"), secret_key, &error));
+    says(&error, file("endless"), "asks for too much work");
+    unsetenv("TRAINER_OPERATOR_PASSPHRASE");
+}
+
 static void no_key_is_overwritten(void **state)
 {
     (void)state;
     struct error error;
     char before[8192], after[8192];
-    assert_true(operator_key_create(file("kept"), &error));
+    assert_true(operator_key_create(file("kept"), NULL, &error));
     read_text(file("kept"), before);
-    assert_false(operator_key_create(file("kept"), &error));
+    assert_false(operator_key_create(file("kept"), NULL, &error));
     says(&error, file("kept"), "already exists, and is not overwritten");
     read_text(file("kept"), after);
     assert_string_equal(before, after);
     /* Nor does half a pair remain if a file is in the way of the other half. */
     write_text(file("half.pub"), "mine", 4);
-    assert_false(operator_key_create(file("half"), &error));
+    assert_false(operator_key_create(file("half"), NULL, &error));
     says(&error, file("half.pub"), "already exists");
     assert_int_equal(access(file("half"), F_OK), -1);
     read_text(file("half.pub"), after);
     assert_string_equal(after, "mine");
-    assert_false(operator_key_create(file("nowhere/op"), &error));
+    assert_false(operator_key_create(file("nowhere/op"), NULL, &error));
     says(&error, file("nowhere/op"), "No such file");
 }
 
@@ -140,7 +172,7 @@ static void a_full_disk_leaves_no_key(void **state)
     small.rlim_max = before.rlim_max;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    const bool made = operator_key_create(file("full"), &error);
+    const bool made = operator_key_create(file("full"), NULL, &error);
     struct error other;
     const bool fleet_made = credentials_create_fleet_key(file("full.key"), &other);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -176,7 +208,7 @@ static void a_key_is_on_disk(void **state)
     const int unused = dup(0);
     close(unused);
     disk_fails = true;
-    const bool made = operator_key_create(file("lost"), &error);
+    const bool made = operator_key_create(file("lost"), NULL, &error);
     const bool fleet_made = credentials_create_fleet_key(file("lost.key"), &other);
     disk_fails = false;
     assert_false(made);
@@ -186,7 +218,7 @@ static void a_key_is_on_disk(void **state)
     assert_false(fleet_made);
     says(&other, file("lost.key"), "Input/output error");
     assert_int_equal(access(file("lost.key"), F_OK), -1);
-    assert_true(operator_key_create(file("lost"), &error));
+    assert_true(operator_key_create(file("lost"), NULL, &error));
     assert_true(credentials_create_fleet_key(file("lost.key"), &error));
     const int next = dup(0);
     close(next);
@@ -206,7 +238,7 @@ static void a_path_that_is_just_too_long(void **state)
             path[i] = (i - used) % 2 == 0 ? '.' : '/';
         }
         snprintf(path + length - 4, 5, "/op%zu", more);
-        assert_int_equal(operator_key_create(path, &error), more == 0);
+        assert_int_equal(operator_key_create(path, NULL, &error), more == 0);
         assert_int_equal(access(path, F_OK), more == 0 ? 0 : -1);
         snprintf(half, sizeof half, "%.*s.pu", (int)length, path); /* nor is what a name that was cut would be */
         assert_int_equal(access(half, F_OK), -1);
@@ -219,7 +251,7 @@ static void a_key_with_another_head_or_size(void **state)
     struct error error;
     char text[8192];
     uint8_t key[OPERATOR_SECRET_KEY];
-    assert_true(operator_key_create(file("true"), &error));
+    assert_true(operator_key_create(file("true"), NULL, &error));
     assert_false(operator_key_read_secret(file("missing"), key, &error));
     says(&error, file("missing"), "make a pair of keys with: trainer keygen --operator=");
     assert_false(operator_key_read_public(file("missing.pub"), key, &error));
@@ -251,7 +283,7 @@ static void others_may_not_read_or_replace_a_key(void **state)
     (void)state;
     struct error error;
     uint8_t key[OPERATOR_SECRET_KEY];
-    assert_true(operator_key_create(file("open"), &error));
+    assert_true(operator_key_create(file("open"), NULL, &error));
     for (int bit = 1; bit <= 4; bit *= 2) {
         assert_int_equal(chmod(file("open"), (mode_t)(0600 | bit)), 0);
         assert_false(operator_key_read_secret(file("open"), key, &error));
@@ -318,6 +350,19 @@ static void keys_whose_parts_do_not_fit(void **state)
     assert_non_null(second);
     write_text(file("alone.key"), text, (size_t)(second - text));
     not_loaded(file("alone.key"), "the certificate of the authority that signed it is missing");
+    /* Without the secret of handshake tokens, or with a part of it, it is not a key. */
+    read_text(file("ps0.key"), text);
+    char *secret = strstr(text, "-----BEGIN TRAINER"), *after = strstr(text, "-----BEGIN CERTIFICATE");
+    assert_non_null(secret);
+    assert_true(secret < after);
+    memmove(strchr(secret, '\n') + 1, strchr(secret, '\n') + 5, strlen(strchr(secret, '\n') + 5) + 1);
+    write_text(file("short.key"), text, strlen(text));
+    not_loaded(file("short.key"), "holds no handshake secret, or a damaged one");
+    memmove(secret, strstr(text, "-----BEGIN CERTIFICATE"), strlen(strstr(text, "-----BEGIN CERTIFICATE")) + 1);
+    write_text(file("old.key"), text, strlen(text));
+    not_loaded(file("old.key"), "make all keys of the fleet again with: trainer keygen");
+    assert_int_equal(unlink(file("old.key")), 0);
+    read_text(file("ps0.key"), text);
     /* What lies beside a fleet key must be a fleet key, too. */
     read_text(file("ps0.key"), more);
     write_text(file("a.key.next"), more, strlen(more));
@@ -465,7 +510,7 @@ static void a_key_by_number_0(void **state)
     const int input = dup(0);
     close(0);
     const bool made = credentials_create_fleet_key(file("zero.key"), &error);
-    const bool made_too = operator_key_create(file("zero"), &error);
+    const bool made_too = operator_key_create(file("zero"), NULL, &error);
     if (input >= 0) {
         dup2(input, 0);
         close(input);
@@ -571,13 +616,14 @@ static void what_keygen_refuses(void **state)
     const struct member ps0 = {MEMBER_PS, 0};
     assert_false(credentials_create_member(long_name, &ps0, 1, file("no.key"), &error));
     assert_false(credentials_create_authority(long_name, &error));
-    assert_false(operator_key_create(long_name, &error));
+    assert_false(operator_key_create(long_name, NULL, &error));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pair_signs_and_checks),
+        cmocka_unit_test(a_passphrase_locks_a_key),
         cmocka_unit_test(no_key_is_overwritten),
         cmocka_unit_test(a_full_disk_leaves_no_key),
         cmocka_unit_test(a_key_is_on_disk),

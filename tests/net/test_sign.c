@@ -24,7 +24,7 @@ static int begin(void **state)
     loopback_make_folder(folder);
     snprintf(path, sizeof path, "%s", loopback_file(folder, "operator.key"));
     key_path = path;
-    return operator_key_create(path, &error) ? 0 : 1;
+    return operator_key_create(path, NULL, &error) ? 0 : 1;
 }
 
 static int end(void **state)

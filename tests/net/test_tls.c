@@ -319,7 +319,7 @@ static bool passes(const char *from, const char *to)
 static void a_pass_is_made_as_documented(void **state)
 {
     (void)state;
-    static const char text[] = "trainer: keys of passes";
+    static const char text[] = "trainer: key of handshake tokens";
     static const uint8_t secret[32] = {1, 2, 3};
     struct handshake_token_keys keys = {.count = 0};
     uint8_t key[32], pass[HANDSHAKE_TOKEN_SIZE];
@@ -351,6 +351,30 @@ static void passes_of_members(void **state)
     assert_true(credentials_create_fleet_key(file("old.key.next"), &error));
     assert_true(passes("old.key.next", "old.key"));
     assert_false(passes("a.key", "old.key"));
+}
+
+/* Nothing that a connection shows makes tokens: neither a certificate, the authority's included, nor a public key. */
+static void what_is_public_makes_no_tokens(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"a.key", "ps0.key"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct credentials *credentials = load(names[i]);
+        const mbedtls_x509_crt *const shown[] = {&credentials->own, &credentials->trusted};
+        for (size_t j = 0; j < 2; j++) {
+            uint8_t token[HANDSHAKE_TOKEN_SIZE];
+            struct handshake_token_keys forged = {.count = 0};
+            handshake_token_add_key(&forged, shown[j]->raw.p, shown[j]->raw.len);
+            handshake_token_add_key(&forged, shown[j]->pk_raw.p, shown[j]->pk_raw.len);
+            handshake_token_make(&forged, token);
+            assert_false(handshake_token_check(credentials_token_keys(credentials), token));
+            forged.count = 1;
+            memcpy(forged.keys[0], forged.keys[1], sizeof forged.keys[0]);
+            handshake_token_make(&forged, token);
+            assert_false(handshake_token_check(credentials_token_keys(credentials), token));
+        }
+        credentials_free(credentials);
+    }
 }
 
 /* No more keys than there is room for, and without any a pass is nobody's. */
@@ -453,6 +477,7 @@ int main(void)
         cmocka_unit_test(plain_text),
         cmocka_unit_test(damaged_files),
         cmocka_unit_test(passes_of_members),
+        cmocka_unit_test(what_is_public_makes_no_tokens),
         cmocka_unit_test(keys_of_passes),
         cmocka_unit_test(identities),
         cmocka_unit_test(hello_has_the_pass),

@@ -229,8 +229,8 @@ static void test_what_waits_is_computed_together(void **state)
     assert_int_equal(batches[1], 5); /* of four requests */
     assert_int_equal(batches[2], 2);
     assert_string_equal(scene->requests[6].headers, "Model-Name: sums\r\nModel-Version: 7\r\n");
-    assert_int_equal(atomic_load(&work_counts(scene->work)->answered), 7);
-    assert_int_equal(atomic_load(&work_counts(scene->work)->rows), 8);
+    assert_int_equal(atomic_load(&scene->served.counts.answered), 7);
+    assert_int_equal(atomic_load(&scene->served.counts.rows), 8);
 }
 
 static void test_versions_are_not_mixed(void **state)
@@ -261,7 +261,7 @@ static void test_a_full_queue_refuses_at_once(void **state)
     expect(scene, 4, 503, "{\"error\":\"the model is not loaded yet; /readyz says why\"}");
     sem_post(&go_on);
     expect(scene, 2, 200, "2 ");
-    assert_int_equal(atomic_load(&work_counts(scene->work)->refused), 2);
+    assert_int_equal(atomic_load(&scene->served.counts.refused), 2);
 }
 
 static void test_a_bad_request_is_its_own_fault(void **state)
@@ -277,7 +277,7 @@ static void test_a_bad_request_is_its_own_fault(void **state)
     expect(scene, 2, 400, "row 0: is bad");
     expect(scene, 3, 200, "3 ");
     assert_int_equal(batches[1], 2);
-    assert_int_equal(atomic_load(&work_counts(scene->work)->faulty), 1);
+    assert_int_equal(atomic_load(&scene->served.counts.faulty), 1);
 }
 
 static void test_the_first_waits_for_others(void **state)
@@ -326,9 +326,10 @@ static void test_bodies_in_gzip(void **state)
     send_bytes(scene, 1, packed, size - 3);
     expect(scene, 1, 400, "the body is not complete gzip");
     send_bytes(scene, 2, packed, pack(packed, sizeof packed, large, sizeof large));
-    expect(scene, 2, 400, "the body is more than 256 bytes unpacked; send fewer rows at a time");
+    expect(scene, 2, 413,
+           "the body is more than 256 bytes unpacked; send fewer rows at a time, or raise --max_body_mb");
     send_bytes(scene, 3, packed, 4);
-    expect(scene, 3, 400, "Content-Encoding br is not known here; send gzip, deflate, or the bytes as they are");
+    expect(scene, 3, 415, "Content-Encoding br is not known here; send gzip, deflate, or the bytes as they are");
 }
 
 /* Requests that make up a whole batch are computed in place, whatever comes with them. */
@@ -358,7 +359,7 @@ static void test_large_requests_are_not_copied(void **state)
     assert_int_equal(batches[3], LENT);
     assert_ptr_equal(batch_images[2], scene->requests[2].body);
     assert_ptr_equal(batch_images[3], scene->requests[4].body);
-    assert_int_equal(atomic_load(&work_counts(scene->work)->rows), 3 + 2 * LENT);
+    assert_int_equal(atomic_load(&scene->served.counts.rows), 3 + 2 * LENT);
 }
 
 /* By then the unpacked copy has been freed. */
@@ -521,8 +522,8 @@ static void test_who_has_left_costs_nothing(void **state)
     assert_int_equal(batch_count, 1);
     assert_int_equal(batches[0], 1);
     work_stop(scene->work);
-    assert_int_equal(atomic_load(&work_counts(scene->work)->left), 3);
-    assert_int_equal(atomic_load(&work_counts(scene->work)->faulty), 0);
+    assert_int_equal(atomic_load(&scene->served.counts.left), 3);
+    assert_int_equal(atomic_load(&scene->served.counts.faulty), 0);
     assert_int_equal(atomic_load(&budget.used), 0);
     work_free(scene->work);
     scene->work = NULL;

@@ -273,15 +273,16 @@ void __wrap_summary_write(struct summary *summary, const struct summary_step *st
 void __wrap_summary_validation(struct summary *summary, int64_t global_step, const struct evaluation *evaluation,
                                const struct validators *validators);
 void __wrap_summary_test(struct summary *summary, int64_t global_step, const struct evaluation *evaluation);
-void __wrap_summary_close(struct summary *summary, bool succeeded);
-void __wrap_observed_start(const struct config *config, const char *digest, struct engine *engine,
+void __wrap_summary_close(struct summary *summary, bool succeeded, bool interrupted);
+void __wrap_observed_start(const struct config *config, const char *data, const char *digest, struct engine *engine,
                            const struct plan *plan, enum metric metric, const struct updater_start *start);
 void __wrap_observed_steps(const struct config *config, const struct plan *plan, int64_t global_step,
                            int64_t local_step, const struct train_result *done, double seconds);
 void __wrap_observed_validation(const struct evaluation *evaluation, enum metric metric, const struct held_model *held);
 void __wrap_observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
-                           const struct examples *examples, const struct schema *schema);
+                           const struct examples *examples, const struct schema *schema, int64_t global_step);
 void __wrap_observe_state(enum board_state state);
+void __wrap_observed_test(const struct evaluation *evaluation, enum metric metric, int64_t global_step);
 void __wrap_progress_begin(struct progress *progress, bool wanted);
 void __wrap_progress_update(struct progress *progress, const struct progress_view *view);
 void __wrap_progress_end(struct progress *progress);
@@ -388,19 +389,20 @@ void __wrap_summary_test(struct summary *summary, int64_t global_step, const str
     tell("summary of the test at %lld, decided by %g\n", (long long)global_step, fabs(evaluation->decision));
 }
 
-void __wrap_summary_close(struct summary *summary, bool succeeded)
+void __wrap_summary_close(struct summary *summary, bool succeeded, bool interrupted)
 {
     assert_ptr_equal(summary, loop.training.summary);
-    tell("summaries end %s\n", succeeded ? "well" : "badly");
+    tell("summaries end %s\n", succeeded ? "well" : interrupted ? "early" : "badly");
 }
 
-void __wrap_observed_start(const struct config *config, const char *digest, struct engine *engine,
+void __wrap_observed_start(const struct config *config, const char *data, const char *digest, struct engine *engine,
                            const struct plan *plan, enum metric metric, const struct updater_start *start)
 {
     assert_ptr_equal(config, &loop.config);
     assert_ptr_equal(plan, &loop.training.plan);
     assert_ptr_equal(engine, &loop.engine);
     assert_string_equal(digest, "digest");
+    assert_ptr_equal(data, loop.dataset.description);
     tell("observed from %lld on, %s\n", (long long)start->global_step, config_metric_name(metric));
 }
 
@@ -420,14 +422,21 @@ void __wrap_observed_validation(const struct evaluation *evaluation, enum metric
 }
 
 void __wrap_observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
-                           const struct examples *examples, const struct schema *schema)
+                           const struct examples *examples, const struct schema *schema, int64_t global_step)
 {
     assert_ptr_equal(evaluation, &loop.training.evaluation);
     assert_ptr_equal(engine, &loop.engine);
     assert_ptr_equal(model, &loop.model);
     assert_ptr_equal(examples, &loop.dataset.validation);
     assert_ptr_equal(schema, loop.dataset.schema);
+    assert_true(global_step > 0);
     tell("observed model\n");
+}
+
+void __wrap_observed_test(const struct evaluation *evaluation, enum metric metric, int64_t global_step)
+{
+    assert_ptr_equal(evaluation, &loop.training.evaluation);
+    tell("observed test at %lld, %s\n", (long long)global_step, config_metric_name(metric));
 }
 
 void __wrap_observe_state(enum board_state state)

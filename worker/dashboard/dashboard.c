@@ -10,11 +10,13 @@
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
+#include "base/config/keys.h"
 #include "base/encoding/proto.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
+#include "base/text/json_writer.h"
 #include "net/endpoint.h"
 #include "observe/api.h"
 #include "observe/board.h"
@@ -28,17 +30,42 @@
 #include "worker/data/names.h"
 #include "worker/data/tfrecord/reader.h"
 #include "worker/metrics.h"
+#include "worker/observed.h"
 
-/* --- Curves from event files --- */
+/* --- Event files --- */
 
 /*
- * A run's curves from its event files, for folders without a history file.
+ * A run's settings, test and end from its event files, and its curves, for folders without a history file.
  *
- * Only scalars that the page can show are read; other events cost no more than a look at their tags.
+ * Only what the page can show is read; other events cost no more than a look at their tags.
  */
 
-/* Fields of tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto. */
-enum { EVENT_TIME = 1, EVENT_STEP = 2, EVENT_SUMMARY = 5, SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SCALAR = 2 };
+/*
+ * Fields of tensorflow/core/util/event.proto, tensorflow/core/framework/summary.proto and tensor.proto, and of
+ * tensorboard's hparams/plugin_data.proto and api.proto.
+ */
+enum {
+    EVENT_TIME = 1,
+    EVENT_STEP = 2,
+    EVENT_SUMMARY = 5,
+    SUMMARY_VALUE = 1,
+    VALUE_TAG = 1,
+    VALUE_SCALAR = 2,
+    VALUE_TENSOR = 8,
+    VALUE_METADATA = 9,
+    TENSOR_STRING = 8,
+    METADATA_PLUGIN = 1,
+    PLUGIN_CONTENT = 2,
+    HPARAMS_END = 4,
+    END_STATUS = 1,
+};
+
+/* What event files tell of a run. */
+struct told {
+    struct board *board;
+    bool wants_curves;
+    enum board_state end; /* BOARD_STARTING: no end was recorded */
+};
 
 static const struct {
     const char *tag, *series;
@@ -67,10 +94,84 @@ static int series_of(struct history *history, const char *tag)
     return length < (int)sizeof name ? history_series(history, name) : -1;
 }
 
-static void take_value(struct history *history, const struct proto_field *value, float values[HISTORY_SERIES])
+/* The first field of that number in nested bytes, or in what they contain, level by level; size 0: there is none. */
+static struct proto_field dig(struct proto_field field, const int *numbers, int count)
 {
+    for (int i = 0; i < count; i++) {
+        struct proto_reader reader = proto_read(field.bytes, field.size);
+        do {
+            if (!proto_next(&reader, &field)) {
+                return (struct proto_field){.size = 0};
+            }
+        } while (field.number != numbers[i] || (i < count - 1 && field.wire != PROTO_BYTES));
+    }
+    return field;
+}
+
+/* "| train.optimizer | adam |": the settings of a table, as JSON. */
+static void take_settings(struct told *told, const struct proto_field *table)
+{
+    struct text_buffer text = {.bytes = NULL};
+    char *lines = strndup((const char *)table->bytes, table->size), *rest = lines;
+    size_t size;
+    json_write_open(&text, NULL, '{');
+    json_write_open(&text, "settings", '{');
+    for (char *line; lines && (line = strsep(&rest, "\n"));) {
+        char section[32], name[64], value[1024];
+        if (sscanf(line, "| %31[a-z].%63[a-z0-9_] | %1023[^\n]", section, name, value) != 3 || strlen(value) < 2) {
+            continue;
+        }
+        value[strlen(value) - 2] = '\0'; /* " |" */
+        const struct config_key *key = config_key_by_path(section, name);
+        if (key && observed_setting(key, value)) {
+            json_write_string(&text, name, value);
+        }
+    }
+    free(lines);
+    json_write_close(&text, '}');
+    json_write_close(&text, '}');
+    board_set_about(told->board, text_buffer_take(&text, &size));
+}
+
+static void take_end(struct told *told, const struct proto_field *metadata)
+{
+    static const int path[] = {METADATA_PLUGIN, PLUGIN_CONTENT, HPARAMS_END, END_STATUS};
+    static const enum board_state states[] = {BOARD_INTERRUPTED, BOARD_DONE, BOARD_FAILED};
+    const struct proto_field status = dig(*metadata, path, sizeof path / sizeof *path);
+    told->end = status.number == END_STATUS && status.value < 3 ? states[status.value] : BOARD_INTERRUPTED;
+}
+
+static void take_test(struct board_numbers *numbers, const char *name, double value)
+{
+    int at = 0;
+    while (at < numbers->test_count && strcmp(numbers->test[at].name, name) != 0) {
+        at++;
+    }
+    if (at < BOARD_METRICS) {
+        snprintf(numbers->test[at].name, sizeof numbers->test[at].name, "%.23s", name);
+        numbers->test[at].value = value;
+        numbers->test_count = at == numbers->test_count ? at + 1 : numbers->test_count;
+    }
+}
+
+static void take_scalar(struct told *told, const char *tag, float scalar, float values[HISTORY_SERIES])
+{
+    static const char test[] = "test/";
+    if (strncmp(tag, test, strlen(test)) == 0) {
+        take_test(&told->board->numbers, tag + strlen(test), (double)scalar);
+    } else if (told->wants_curves) {
+        const int index = series_of(&told->board->history, tag);
+        if (index >= 0) {
+            values[index] = scalar;
+        }
+    }
+}
+
+static void take_value(struct told *told, const struct proto_field *value, float values[HISTORY_SERIES])
+{
+    static const int text[] = {TENSOR_STRING};
     struct proto_reader reader = proto_read(value->bytes, value->size);
-    struct proto_field field;
+    struct proto_field field, tensor = {.size = 0}, metadata = {.size = 0};
     char tag[64] = "";
     float scalar = NAN;
     while (proto_next(&reader, &field)) {
@@ -79,27 +180,39 @@ static void take_value(struct history *history, const struct proto_field *value,
             tag[field.size] = '\0';
         } else if (field.number == VALUE_SCALAR && field.wire == PROTO_FIXED32) {
             scalar = proto_float_of(field.value);
+        } else if (field.number == VALUE_TENSOR && field.wire == PROTO_BYTES) {
+            tensor = field;
+        } else if (field.number == VALUE_METADATA && field.wire == PROTO_BYTES) {
+            metadata = field;
         }
     }
-    const int index = isfinite(scalar) ? series_of(history, tag) : -1;
-    if (index >= 0) {
-        values[index] = scalar;
+    if (isfinite(scalar)) {
+        take_scalar(told, tag, scalar, values);
+    } else if (strcmp(tag, "config") == 0 && tensor.size > 0) {
+        const struct proto_field table = dig(tensor, text, 1);
+        take_settings(told, &table);
+    } else if (strcmp(tag, "_hparams_/session_start_info") == 0) {
+        told->end = BOARD_STARTING;
+        told->board->numbers.test_count = 0;
+    } else if (strcmp(tag, "_hparams_/session_end_info") == 0) {
+        take_end(told, &metadata);
     }
 }
 
-static void take_summary(struct history *history, const struct proto_field *summary, float values[HISTORY_SERIES])
+static void take_summary(struct told *told, const struct proto_field *summary, float values[HISTORY_SERIES])
 {
     struct proto_reader reader = proto_read(summary->bytes, summary->size);
     struct proto_field field;
     while (proto_next(&reader, &field)) {
         if (field.number == SUMMARY_VALUE && field.wire == PROTO_BYTES) {
-            take_value(history, &field, values);
+            take_value(told, &field, values);
         }
     }
 }
 
-static void take_event(struct history *history, const uint8_t *record, size_t size)
+static void take_event(struct told *told, const uint8_t *record, size_t size)
 {
+    struct history *history = &told->board->history;
     struct proto_reader reader = proto_read(record, size);
     struct proto_field field;
     float values[HISTORY_SERIES];
@@ -115,7 +228,7 @@ static void take_event(struct history *history, const uint8_t *record, size_t si
         } else if (field.number == EVENT_STEP && field.wire == PROTO_VARINT) {
             step = (int64_t)field.value;
         } else if (field.number == EVENT_SUMMARY && field.wire == PROTO_BYTES) {
-            take_summary(history, &field, values);
+            take_summary(told, &field, values);
         }
     }
     for (int i = 0; i < history->series; i++) {
@@ -126,7 +239,7 @@ static void take_event(struct history *history, const uint8_t *record, size_t si
     }
 }
 
-static bool read_file(struct history *history, const char *path, struct error *error)
+static bool read_file(struct told *told, const char *path, struct error *error)
 {
     struct tfrecord_reader *reader;
     enum tfrecord_status status;
@@ -138,21 +251,21 @@ static bool read_file(struct history *history, const char *path, struct error *e
     do {
         status = tfrecord_next(reader, &record, &size, error);
         if (status == TFRECORD_RECORD) {
-            take_event(history, record, size);
+            take_event(told, record, size);
         }
     } while (status == TFRECORD_RECORD || status == TFRECORD_DAMAGED);
     tfrecord_close(reader);
     return status == TFRECORD_END;
 }
 
-/* Adds the values in the folder's event files, in order. Damaged records are skipped; no files is no error. */
-static bool curves_read(struct history *history, const char *folder, struct error *error)
+/* Reads the folder's event files, in order. Damaged records are skipped; no files is no error. */
+static bool read_events(struct told *told, const char *folder, struct error *error)
 {
     struct names names = {.items = NULL};
     char path[4096];
     bool done = names_list(&names, folder, "events.out.tfevents.*", error);
     for (int i = 0; i < names.count && done; i++) {
-        done = file_join(path, sizeof path, folder, names.items[i], error) && read_file(history, path, error);
+        done = file_join(path, sizeof path, folder, names.items[i], error) && read_file(told, path, error);
     }
     names_free(&names);
     return done;
@@ -164,7 +277,7 @@ static bool curves_read(struct history *history, const char *folder, struct erro
  * A run as recorded in its folder: its curves (history.bin, or else TensorBoard's event files) and what its newest
  * checkpoint contains. Nothing in the folder is changed or locked.
  *
- * The last values measured stand for the run's result: a history records no other.
+ * The last values measured stand for the run's last validation.
  */
 
 /* Does a process write there? Tests its lock without taking it. */
@@ -184,16 +297,22 @@ static bool is_in_use(const char *folder)
     return held;
 }
 
-/* The last known value of a series; NaN: none. */
-static double last_of(const struct history *history, int series)
+static double last_in(const struct history_ring *ring, int series)
 {
-    for (int i = history->whole.count - 1; i >= 0; i--) {
-        const float value = history_at(&history->whole, i)->values[series];
+    for (int i = ring->count - 1; i >= 0; i--) {
+        const float value = history_at(ring, i)->values[series];
         if (!isnan(value)) {
             return (double)value;
         }
     }
     return (double)NAN;
+}
+
+/* The last known value of a series; NaN: none. A mean only if the last hour has none. */
+static double last_of(const struct history *history, int series)
+{
+    const double value = last_in(&history->recent, series);
+    return isnan(value) ? last_in(&history->whole, series) : value;
 }
 
 static void end_numbers(struct board *board)
@@ -233,6 +352,18 @@ static double written_s(const char *path)
     return stat(path, &status) == 0 ? (double)status.st_mtim.tv_sec : 0;
 }
 
+static void best_checkpoint(struct board *board)
+{
+    struct board_numbers *numbers = &board->numbers;
+    struct error error;
+    char path[CHECKPOINT_MAX_PATH];
+    if (numbers->best_step >= 0 && file_join(path, sizeof path, board->train_dir, CHECKPOINT_BEST_NAME, &error) &&
+        file_exists(path)) {
+        numbers->best_saved_step = numbers->best_step;
+        snprintf(numbers->best_saved_path, sizeof numbers->best_saved_path, "%.255s", path);
+    }
+}
+
 static void newest_checkpoint(struct board *board, const struct checkpoint_file *file)
 {
     const struct checkpoint_info *info = checkpoint_file_info(file);
@@ -251,6 +382,7 @@ static void newest_checkpoint(struct board *board, const struct checkpoint_file 
     numbers->saved_step = info->global_step;
     numbers->saved_time_s = written_s(checkpoint_path(file));
     snprintf(numbers->saved_path, sizeof numbers->saved_path, "%s", checkpoint_path(file));
+    best_checkpoint(board);
     if (numbers->global_step < info->global_step) {
         numbers->global_step = info->global_step;
     }
@@ -281,33 +413,49 @@ static bool knows_losses(struct history *history)
     return loss >= 0 && !isnan(last_of(history, loss));
 }
 
-static bool read_curves(struct board *board, const char *folder, struct error *error)
+/* *has_curves: from the history file; it is emptied otherwise. */
+static bool read_history(struct board *board, const char *folder, bool *has_curves, struct error *error)
 {
     char path[CHECKPOINT_MAX_PATH];
     bool damaged;
     if (!file_join(path, sizeof path, folder, "history.bin", error)) {
         return false;
     }
-    if (history_load(&board->history, path, &damaged, error) && knows_losses(&board->history)) {
+    *has_curves = history_load(&board->history, path, &damaged, error) && knows_losses(&board->history);
+    if (*has_curves) {
         return true;
     }
     if (damaged) {
         log_warning("%s; its event files are read instead", error->text);
     }
     history_destroy(&board->history);
-    if (!history_create(&board->history, error)) {
+    return history_create(&board->history, error);
+}
+
+static bool read_run(struct told *told, const char *folder, struct error *error)
+{
+    char path[CHECKPOINT_MAX_PATH];
+    bool has_curves;
+    if (!read_history(told->board, folder, &has_curves, error)) {
         return false;
     }
-    return file_join(path, sizeof path, folder, "summaries", error) && curves_read(&board->history, path, error);
+    told->wants_curves = !has_curves;
+    return file_join(path, sizeof path, folder, "summaries", error) && read_events(told, path, error);
 }
 
 static bool fill(struct board *board, const char *folder, struct error *error)
 {
     struct checkpoint_file *file = NULL;
-    board->numbers.state = is_in_use(folder) ? BOARD_TRAINING : BOARD_DONE;
-    if (!read_curves(board, folder, error) || !list_checkpoints(board, folder, error)) {
+    struct told told = {.board = board};
+    if (!read_run(&told, folder, error) || !list_checkpoints(board, folder, error)) {
         return false;
     }
+    /* A process that was killed records no end; one without event files may have come to any. */
+    const bool knows_end = told.end != BOARD_STARTING || board->about;
+    board->numbers.state = is_in_use(folder)            ? BOARD_TRAINING
+                           : !knows_end                 ? BOARD_DONE
+                           : told.end == BOARD_STARTING ? BOARD_INTERRUPTED
+                                                        : told.end;
     end_numbers(board);
     if (!checkpoint_folder_find(folder, &file, error)) {
         return false;
@@ -321,7 +469,8 @@ static bool fill(struct board *board, const char *folder, struct error *error)
 }
 
 /*
- * Creates *board, in state done, or training while a process holds the folder's lock. Fails if the folder has no run.
+ * Creates *board, in the state in which the run ended, or training while a process holds the folder's lock. Fails if
+ * the folder has no run.
  */
 static bool past_run_read(struct board *board, const char *folder, struct error *error)
 {
@@ -430,8 +579,9 @@ const struct command command_dashboard = {
     .operands = "TRAIN_DIR...",
     .max_operands = MOST_RUNS,
     .summary = "show finished runs, side by side, on a page for browsers",
-    .details = "Reads each train_dir once: its history.bin, or else its event files, and its newest checkpoint. Serves "
-               "at --http, by default http://127.0.0.1:6006/, until it is interrupted. It changes nothing.",
+    .details =
+        "Reads each train_dir once: its history.bin, its event files, and its newest checkpoint. Serves at --http, "
+        "by default http://127.0.0.1:6006/, until it is interrupted. It changes nothing.",
     .takes_config = true,
     .run = run_dashboard,
 };

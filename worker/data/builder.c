@@ -34,13 +34,16 @@ static bool resize(struct builder *builder, int capacity)
 bool builder_fits(const struct builder *builder, const struct image *image, struct error *error)
 {
     const struct examples *examples = &builder->examples;
-    size_t pixels = (size_t)image->height * (size_t)image->width;
-    if (examples->count == 0 && pixels > CONFIG_MAX_WIDTH) {
-        return error_set(error, "its image has %zu pixels; the limit is %d", pixels, CONFIG_MAX_WIDTH);
+    size_t values = (size_t)image->height * (size_t)image->width * (size_t)image->channels;
+    if (examples->count == 0 && values > CONFIG_MAX_WIDTH) {
+        return error_set(error, "its image has %zu %s; the limit is %d (--image_size=32 scales it)", values,
+                         image->channels > 1 ? "values" : "pixels", CONFIG_MAX_WIDTH);
     }
-    if (examples->count > 0 && (image->height != examples->height || image->width != examples->width)) {
-        return error_set(error, "its image is %dx%d, but the images before it are %dx%d", image->height, image->width,
-                         examples->height, examples->width);
+    if (examples->count > 0 && (image->height != examples->height || image->width != examples_columns(examples) ||
+                                image->channels != examples_channels(examples))) {
+        return error_set(error, "its image is %dx%d%s, but the images before it are %dx%d%s", image->height,
+                         image->width, image->channels > 1 ? " in colour" : "", examples->height,
+                         examples_columns(examples), examples_channels(examples) > 1 ? " in colour" : "");
     }
     return true;
 }
@@ -65,7 +68,8 @@ bool builder_add(struct builder *builder, const struct image *image, int32_t lab
     }
     if (examples->count == 0) {
         examples->height = image->height;
-        examples->width = image->width;
+        examples->width = image->width * image->channels;
+        examples->channels = image->channels;
     }
     if (examples->count == builder->capacity) {
         int capacity = builder->capacity < 1024 ? 1024 : builder->capacity + builder->capacity / 2;

@@ -16,6 +16,8 @@
 #include "worker/data/files.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/info.h"
+#include "worker/data/folders.h"
+#include "worker/data/names.h"
 #include "worker/dataset.h"
 
 /* --- data info --- */
@@ -57,6 +59,7 @@ struct data_summary {
     struct examples examples; /* their counts alone */
     struct dataset_origin origin;
     char images_sha256[SHA256_HEX], labels_sha256[SHA256_HEX]; /* "" except for IDX files */
+    struct names names;                                        /* of the classes of folders; none: numbers */
     int *class_counts;                                         /* [examples.classes] */
     uint64_t zero_pixels, pixel_sum;
     double zeros; /* share of the pixels */
@@ -84,12 +87,25 @@ static void add_to_summary(void *context, const uint8_t *images, const int32_t *
     }
 }
 
+/* Of the classes, if they are not numbers. */
+static bool read_names(struct names *names, const struct config *config, struct error *error)
+{
+    char training[DATA_MAX_PATH], *text = NULL;
+    const bool done = folders_find(training, config->data.data_dir, DATASET_TRAIN, error) &&
+                      folders_class_names(&text, training, error) && (!text || class_names_parse(names, text, error));
+    free(text);
+    return done;
+}
+
 static bool summarize(struct data_summary *summary, enum dataset_part part, const struct config *config,
                       struct error *error)
 {
     memset(summary, 0, sizeof *summary);
     const struct dataset_visitor visitor = {.begin = begin_summary, .show = add_to_summary, .context = summary};
     if (!dataset_visit(&summary->origin, part, config, &visitor, error)) {
+        return false;
+    }
+    if (summary->origin.source == DATA_FOLDERS && !read_names(&summary->names, config, error)) {
         return false;
     }
     const struct examples *all = &summary->examples;
@@ -103,6 +119,7 @@ static bool summarize(struct data_summary *summary, enum dataset_part part, cons
 static void summary_free(struct data_summary *summary)
 {
     free(summary->class_counts);
+    names_free(&summary->names);
 }
 
 static void show_as_json(const struct data_summary *summary, const char *part)
@@ -122,9 +139,14 @@ static void show_as_json(const struct data_summary *summary, const char *part)
     }
     cJSON_AddNumberToObject(fields, "images", examples->count);
     cJSON_AddNumberToObject(fields, "height", examples->height);
-    cJSON_AddNumberToObject(fields, "width", examples->width);
+    cJSON_AddNumberToObject(fields, "width", examples_columns(examples));
+    cJSON_AddNumberToObject(fields, "channels", examples_channels(examples));
     cJSON_AddNumberToObject(fields, "classes", examples->classes);
     json_put(fields, "images_per_class", cJSON_CreateIntArray(summary->class_counts, examples->classes));
+    if (summary->names.count > 0) {
+        json_put(fields, "class_names",
+                 cJSON_CreateStringArray((const char *const *)summary->names.items, summary->names.count));
+    }
     cJSON_AddNumberToObject(fields, "zeros", summary->zeros);
     cJSON_AddNumberToObject(fields, "mean_pixel", summary->mean);
     log_event("data", fields, NULL);
@@ -133,8 +155,8 @@ static void show_as_json(const struct data_summary *summary, const char *part)
 static void show_as_text(const struct data_summary *summary, const char *part, int64_t seed)
 {
     const struct examples *examples = &summary->examples;
-    printf("%s: %d images of %dx%d, %d classes\n", part, examples->count, examples->height, examples->width,
-           examples->classes);
+    printf("%s: %d images of %dx%d%s, %d classes\n", part, examples->count, examples->height,
+           examples_columns(examples), examples_channels(examples) > 1 ? " in colour" : "", examples->classes);
     if (summary->origin.source == DATA_SYNTHETIC) {
         printf("  source           synthetic digits of seed %" PRId64 "\n", seed);
     } else if (summary->origin.source != DATA_IDX) {
@@ -144,7 +166,11 @@ static void show_as_text(const struct data_summary *summary, const char *part, i
         printf("  labels           %s\n  sha256, unpacked %s\n", summary->origin.labels, summary->labels_sha256);
     }
     printf("  pixels           %.1f%% are zero, mean %.1f of 255\n", 100 * summary->zeros, summary->mean);
-    for (int i = 0; i < examples->classes; i++) {
+    for (int i = 0; i < examples->classes && i < summary->names.count; i++) {
+        printf("%s  %s: %d\n", i == 0 ? "  images per class" : "                  ", summary->names.items[i],
+               summary->class_counts[i]);
+    }
+    for (int i = summary->names.count > 0 ? examples->classes : 0; i < examples->classes; i++) {
         const char *before = i == 0 ? "  images per class" : i % 5 == 0 ? "                  " : "";
         bool last_of_line = i % 5 == 4 || i + 1 == examples->classes;
         printf("%s  %3d: %-6d%s", before, i, summary->class_counts[i], last_of_line ? "\n" : "");

@@ -96,9 +96,13 @@ static void report_progress(const struct write_options *options, int done, int c
     }
 }
 
-static const uint8_t *image_at(const struct examples *examples, int i)
+/* Its pixels are the examples', to be read only. */
+static struct image picture_at(const struct examples *examples, int i)
 {
-    return examples->images + (size_t)i * (size_t)examples->height * (size_t)examples->width;
+    return (struct image){.width = examples_columns(examples),
+                          .height = examples->height,
+                          .channels = examples_channels(examples),
+                          .pixels = examples->images + (size_t)i * (size_t)examples->height * (size_t)examples->width};
 }
 
 static bool check_new(const char *path, struct error *error)
@@ -122,7 +126,9 @@ static bool write_idx_file(const char *name, const struct write_options *options
 bool write_idx(const struct examples *examples, const struct write_options *options, struct error *error)
 {
     bool test = options->part == DATASET_TEST;
-    uint32_t sizes[] = {(uint32_t)examples->count, (uint32_t)examples->height, (uint32_t)examples->width};
+    const uint32_t channels = (uint32_t)examples_channels(examples);
+    uint32_t sizes[] = {(uint32_t)examples->count, (uint32_t)examples->height, (uint32_t)examples_columns(examples),
+                        channels};
     size_t count = (size_t)examples->count;
     if (examples->classes > UINT8_MAX + 1) {
         return error_set(error, "IDX files hold labels up to %d, but the largest is %d; convert to TFRecord", UINT8_MAX,
@@ -139,7 +145,8 @@ bool write_idx(const struct examples *examples, const struct write_options *opti
     struct file_part labels_part = {labels, count};
     bool done =
         file_make_folder(options->folder, error) &&
-        write_idx_file(data_file_names[test ? TEST_IMAGES : TRAIN_IMAGES], options, 3, sizes, &images_part, error) &&
+        write_idx_file(data_file_names[test ? TEST_IMAGES : TRAIN_IMAGES], options, channels > 1 ? 4 : 3, sizes,
+                       &images_part, error) &&
         write_idx_file(data_file_names[test ? TEST_LABELS : TRAIN_LABELS], options, 1, sizes, &labels_part, error);
     free(labels);
     if (done) {
@@ -170,8 +177,8 @@ static bool write_shard(const struct examples *examples, const struct write_opti
     bool written = shard_path(path, options, shard, error);
     for (int i = shard; i < examples->count && written; i += options->shards) {
         proto_clear(&record);
-        example_encode(&record, &options->names, image_at(examples, i), examples->height, examples->width,
-                       examples->labels[i]);
+        const struct image image = picture_at(examples, i);
+        example_encode(&record, &options->names, &image, examples->labels[i]);
         tfrecord_append(&file, record.bytes, record.size);
         report_progress(options, ++*done, examples->count);
     }
@@ -203,6 +210,7 @@ static bool write_tfrecord(const struct examples *examples, const struct write_o
 
 static bool write_picture(const char *folder, const struct examples *examples, int i, struct error *error)
 {
+    const struct image image = picture_at(examples, i);
     char path[DATA_MAX_PATH], name[64];
     uint8_t *bytes;
     size_t size;
@@ -211,8 +219,7 @@ static bool write_picture(const char *folder, const struct examples *examples, i
         return false;
     }
     snprintf(name, sizeof name, "%d/%05d.png", examples->labels[i], i);
-    if (!file_join(path, sizeof path, folder, name, error) ||
-        !image_encode_png(image_at(examples, i), examples->width, examples->height, &bytes, &size, error)) {
+    if (!file_join(path, sizeof path, folder, name, error) || !image_encode_png(&image, &bytes, &size, error)) {
         return false;
     }
     /* No sync for each of many small files: a copy damaged by a crash can be made again. */
@@ -367,7 +374,9 @@ const struct command command_convert = {
     .summary = "convert a data set between IDX, TFRecord and folders of images",
     .details =
         "Reads --data_dir as training does (--data_source, --train_files, --image_feature and so on), and writes it to "
-        "another folder. TFRecord files hold tf.train.Examples with raw pixels, label, height and width.",
+        "another folder. Pictures in folders keep their size and colours (--image_size, --color). TFRecord files hold "
+        "tf.train.Examples "
+        "with raw pixels, label, height and width, and channels where they are in colour.",
     .flags = flags,
     .takes_config = true,
     .run = run_convert,

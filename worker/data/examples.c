@@ -18,6 +18,7 @@ bool examples_create(struct examples *examples, const struct examples *like, int
     *examples = (struct examples){.count = count,
                                   .height = like->height,
                                   .width = like->width,
+                                  .channels = like->channels,
                                   .inputs = like->inputs,
                                   .numbers = like->numbers,
                                   .codes = like->codes,

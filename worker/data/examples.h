@@ -15,8 +15,9 @@
 struct examples {
     int count;
     /* Pictures: */
-    uint8_t *images; /* [count, height x width] row-major, uint8 0..255, with 64 readable bytes after the last */
-    int height, width;
+    uint8_t *images;   /* [count, height x width] row-major, uint8 0..255, with 64 readable bytes after the last */
+    int height, width; /* width: values in a line, which are the pixels times the channels */
+    int channels;      /* 3: red, green and blue; else (0 or 1) grey */
     /* Rows: */
     int inputs;      /* width of the first layer: numbers, and the places of all categories; 0: pictures */
     int numbers;     /* the first `numbers` inputs */
@@ -40,6 +41,17 @@ enum dataset_part { DATASET_TRAIN, DATASET_VALIDATION, DATASET_TEST };
 static inline bool examples_are_rows(const struct examples *examples)
 {
     return examples->inputs > 0;
+}
+
+static inline int examples_channels(const struct examples *examples)
+{
+    return examples->channels > 1 ? examples->channels : 1;
+}
+
+/* Pixels in a line. */
+static inline int examples_columns(const struct examples *examples)
+{
+    return examples->width / examples_channels(examples);
 }
 
 /*

@@ -2,22 +2,27 @@
 #include "worker/data/folders.h"
 
 #include <cJSON.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text/json.h"
 #include "base/text/utf8.h"
 #include "worker/data/builder.h"
 #include "worker/data/files.h"
 #include "worker/data/image.h"
 #include "worker/data/names.h"
+#include "worker/data/table/dictionary.h"
 
 /* --- Names of classes --- */
 
@@ -101,6 +106,8 @@ struct collection {
     struct picture *pictures;
     int count, capacity;
     bool numbered;        /* all pictures' names are numbers */
+    int left_out;         /* files that are no pictures, and the first of them */
+    char left_out_names[160];
     bool classes_numbers; /* class names are the labels */
 };
 
@@ -108,6 +115,13 @@ static bool is_folder(const char *path)
 {
     struct stat status;
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+/* Folders that systems make by themselves. */
+static bool is_class(const char *path, const char *name)
+{
+    return is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
+           strcmp(name, "lost+found") != 0;
 }
 
 /* Names of the folders in a folder. */
@@ -122,7 +136,7 @@ static bool collection_list_classes(struct names *classes, const char *path, str
         if (!file_join(folder, sizeof folder, path, classes->items[i], error)) {
             return false;
         }
-        if (is_folder(folder)) {
+        if (is_class(folder, classes->items[i])) {
             char *swap = classes->items[kept];
             classes->items[kept++] = classes->items[i];
             classes->items[i] = swap;
@@ -159,6 +173,55 @@ static uint64_t hash_name(const char *name, uint64_t salt)
     return hash ^ hash >> 33;
 }
 
+/* Does its name end like that of a picture, whatever the program can read? */
+static bool is_called_picture(const char *name)
+{
+    static const char *const endings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "bmp",  "dib",  "pnm",  "pgm",
+                                          "ppm", "pbm",  "gif", "webp", "tif", "tiff", "heic", "heif", "avif"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof endings / sizeof endings[0]; i++) {
+        if (strcasecmp(dot + 1, endings[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The first bytes of a file; none if it cannot be read, which the next read reports. */
+static size_t read_head(const char *path, uint8_t *head, size_t size)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const ssize_t got = fd >= 0 ? read(fd, head, size) : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return got > 0 ? (size_t)got : 0;
+}
+
+/* An empty file is none; one that cannot be looked at is reported when it is read. */
+static bool is_picture(const char *folder, const char *name)
+{
+    enum { BEGINNING = 64 };
+    uint8_t head[BEGINNING];
+    char path[DATA_MAX_PATH];
+    struct error error;
+    struct stat status;
+    if (!file_join(path, sizeof path, folder, name, &error) || stat(path, &status) != 0) {
+        return true;
+    }
+    return S_ISREG(status.st_mode) && status.st_size > 0 &&
+           (is_called_picture(name) || image_is_known(head, read_head(path, head, sizeof head)));
+}
+
+static void note_left_out(struct collection *collection, const char *class, const char *name)
+{
+    const size_t used = strlen(collection->left_out_names), size = sizeof collection->left_out_names;
+    enum { MOST_NAMED = 3 };
+    if (collection->left_out++ < MOST_NAMED) {
+        snprintf(collection->left_out_names + used, size - used, "%s%.24s/%.24s", used > 0 ? ", " : "", class, name);
+    }
+}
+
 static bool add_picture(struct collection *collection, char *name, int class_index)
 {
     if (collection->count == collection->capacity) {
@@ -185,6 +248,10 @@ static bool list_pictures(struct collection *collection, struct error *error)
         bool done = file_join(folder, sizeof folder, collection->path, collection->classes.items[i], error) &&
                     names_list(&names, folder, "*", error);
         for (int k = 0; k < names.count && done; k++) {
+            if (!is_picture(folder, names.items[k])) {
+                note_left_out(collection, collection->classes.items[i], names.items[k]);
+                continue;
+            }
             done = add_picture(collection, names.items[k], i) ||
                    error_set(error, "%s: out of memory while listing its pictures", folder);
             names.items[k] = done ? NULL : names.items[k]; /* the collection's now */
@@ -324,6 +391,108 @@ static bool collection_path(const struct collection *collection, int picture, ch
            file_join(path, DATA_MAX_PATH, folder, found->name, error);
 }
 
+/* --- A share of the training pictures as the test --- */
+
+/* The key of a picture; equal bytes have equal keys. */
+static bool key_of(const struct collection *collection, int picture, uint64_t *key, struct error *error)
+{
+    char path[DATA_MAX_PATH];
+    uint8_t *bytes;
+    size_t size;
+    if (!collection_path(collection, picture, path, error) || !file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    *key = dictionary_hash(bytes, size);
+    free(bytes);
+    return true;
+}
+
+/* What the classes' keys are. */
+struct class_keys {
+    uint64_t smallest, largest;
+};
+
+/* Keys below this are for the test: the share, or, of very few pictures, the smallest that its class can spare. */
+static uint64_t find_limit(const struct class_keys *classes, int count, double share)
+{
+    const uint64_t limit = (uint64_t)(share * 0x1p64);
+    uint64_t floor = UINT64_MAX;
+    for (int i = 0; i < count; i++) {
+        floor = classes[i].smallest < classes[i].largest && classes[i].smallest < floor ? classes[i].smallest : floor;
+    }
+    return floor < UINT64_MAX && floor >= limit ? floor + 1 : limit;
+}
+
+/* Keeps the pictures of one side, in their order. */
+static void keep_side(struct collection *collection, const uint64_t *keys, const struct class_keys *classes,
+                      uint64_t limit, bool is_test)
+{
+    int kept = 0;
+    for (int i = 0; i < collection->count; i++) {
+        const struct picture picture = collection->pictures[i];
+        const bool is_tested = keys[i] < limit && keys[i] != classes[picture.class_index].largest;
+        if (is_tested == is_test) {
+            collection->pictures[kept++] = picture;
+        } else {
+            free(picture.name);
+        }
+    }
+    collection->count = kept;
+}
+
+static bool collection_split(struct collection *collection, double share, bool is_test, struct error *error)
+{
+    const size_t count = (size_t)collection->count, class_count = (size_t)collection->classes.count;
+    uint64_t *keys = calloc(count + 1, sizeof *keys);
+    struct class_keys *classes = calloc(class_count + 1, sizeof *classes);
+    bool done = (keys && classes) || error_set(error, "out of memory for %d pictures", collection->count);
+    for (size_t i = 0; done && i < class_count; i++) {
+        classes[i].smallest = UINT64_MAX;
+    }
+    for (int i = 0; done && i < collection->count; i++) {
+        done = key_of(collection, i, &keys[i], error);
+        struct class_keys *of_class = &classes[collection->pictures[i].class_index];
+        of_class->smallest = done && keys[i] < of_class->smallest ? keys[i] : of_class->smallest;
+        of_class->largest = done && keys[i] > of_class->largest ? keys[i] : of_class->largest;
+    }
+    if (done) {
+        keep_side(collection, keys, classes, find_limit(classes, (int)class_count, share), is_test);
+    }
+    free(keys);
+    free(classes);
+    return done;
+}
+
+static bool check_classes(const struct collection *collection, struct error *error)
+{
+    const int first = collection->count > 0 ? collection->pictures[0].class_index : 0;
+    for (int i = 0; i < collection->count; i++) {
+        if (collection->pictures[i].class_index != first) {
+            return true;
+        }
+    }
+    return collection->count == 0 ||
+           error_set(error,
+                     "%s: has pictures of one class, %s; there is nothing to learn with fewer than 2: a folder for each",
+                     collection->path, collection->classes.items[first]);
+}
+
+/* The pictures of a part; the log tells once which files of a folder are none. */
+static bool list_part(struct collection *collection, const struct folders_part *part, struct error *error)
+{
+    const bool is_split = part->test_share > 0;
+    if (!collection_list(collection, part->path, part->training, error)) {
+        return false;
+    }
+    if (collection->left_out > 0 && !(is_split && part->is_test)) {
+        log_warning("%s: %d file%s no picture%s and left out (%s%s)", part->path, collection->left_out,
+                    collection->left_out == 1 ? " is" : "s are", collection->left_out == 1 ? "" : "s",
+                    collection->left_out_names, collection->left_out > 3 ? ", ..." : "");
+    }
+    return (!part->needs_classes || check_classes(collection, error)) &&
+           (!is_split || collection_split(collection, part->test_share, part->is_test, error));
+}
+
 /* --- Loading --- */
 
 /* Decodes and fits the images of a part, into memory or, if they are too many, block by block during training. */
@@ -345,20 +514,159 @@ bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_p
     return true;
 }
 
-/* The size to which all are fitted: the first image's if the model has as many inputs, otherwise a square. */
-static bool choose_size(struct image *size, const struct image *first, int inputs, struct error *error)
+/* --- Shape --- */
+
+enum { USUAL_SIDE = 64, HEAD_BYTES = 64 << 10 };
+
+/* The heads of all pictures of a part. */
+struct heads {
+    struct image_head first, smallest, largest; /* the sides of the latter two each by itself */
+    int count, in_colour;
+};
+
+/* Of a file's first bytes, or of all of it if its head is that long. */
+static bool examine(struct image_head *head, const char *path, uint8_t *beginning, struct error *error)
 {
-    int side = image_side(inputs);
-    bool as_it_is = (int64_t)first->width * first->height == inputs;
-    *size = (struct image){.width = as_it_is ? first->width : side, .height = as_it_is ? first->height : side};
-    return as_it_is || side > 0 ||
-           error_set(error, "is an image of %dx%d, but the model's %d inputs are not a square to scale it to",
-                     first->width, first->height, inputs);
+    uint8_t *bytes;
+    size_t size = read_head(path, beginning, HEAD_BYTES);
+    bool more;
+    if (image_examine(head, beginning, size, &more, error)) {
+        return true;
+    }
+    if (!more || size < HEAD_BYTES || !file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    const bool done = image_examine(head, bytes, size, &more, error);
+    free(bytes);
+    return done;
 }
 
-/* Reads one picture and fits it to the size in `fitted`, which the first one sets and allocates. */
-static bool read_picture(const struct collection *collection, int picture, struct image *fitted, int inputs,
-                         struct error *error)
+static void add_head(struct heads *heads, const struct image_head *head)
+{
+    if (heads->count++ == 0) {
+        heads->first = heads->smallest = heads->largest = *head;
+    }
+    struct image_head *smallest = &heads->smallest, *largest = &heads->largest;
+    smallest->width = head->width < smallest->width ? head->width : smallest->width;
+    smallest->height = head->height < smallest->height ? head->height : smallest->height;
+    largest->width = head->width > largest->width ? head->width : largest->width;
+    largest->height = head->height > largest->height ? head->height : largest->height;
+    heads->in_colour += head->channels > 1;
+}
+
+/* A picture that cannot be read is reported, or left out, where its pixels are needed. */
+static bool read_heads(struct heads *heads, const struct collection *collection, struct error *error)
+{
+    uint8_t *beginning = malloc(HEAD_BYTES);
+    bool done = beginning || error_set(error, "out of memory while reading pictures");
+    for (int i = 0; i < collection->count && done; i++) {
+        char path[DATA_MAX_PATH];
+        struct image_head head;
+        struct error ignored;
+        done = collection_path(collection, i, path, error);
+        if (done && examine(&head, path, beginning, &ignored)) {
+            add_head(heads, &head);
+        }
+    }
+    free(beginning);
+    return done;
+}
+
+/* Layers that are given say how large pictures are, if nothing else does. */
+static bool shape_by_layers(struct image_shape *shape, const struct heads *heads, bool is_open, int inputs,
+                            struct error *error)
+{
+    const struct image_head *first = &heads->first;
+    const int tried[] = {shape->channels, 1, IMAGE_RGB}; /* the others only if neither keys nor files say which */
+    for (int i = 0; i < (is_open ? 3 : 1); i++) {
+        const int channels = tried[i], pixels = inputs / channels, side = image_side(pixels);
+        const bool is_own = first->width * first->height == pixels;
+        if (inputs % channels == 0 && (is_own || side > 0)) {
+            *shape = (struct image_shape){.height = is_own ? first->height : side,
+                                          .width = is_own ? first->width : side,
+                                          .channels = channels,
+                                          .digits = shape->digits};
+            return true;
+        }
+    }
+    return error_set(error,
+                     "has pictures of %dx%d, but the %d inputs that model.layers begins with are no square to scale "
+                     "them to; set --image_size, or change --layers",
+                     first->height, first->width, inputs);
+}
+
+/* The pictures' own size, if they are all of one that is not too large; else none of the sides is longer than usual. */
+static void shape_by_heads(struct image_shape *shape, const struct heads *heads)
+{
+    const struct image_head *largest = &heads->largest;
+    const bool is_one = heads->smallest.width == largest->width && heads->smallest.height == largest->height;
+    shape->height = largest->height;
+    shape->width = largest->width;
+    if (!is_one || image_values(shape) > CONFIG_MAX_WIDTH) {
+        shape->height = largest->height < USUAL_SIDE ? largest->height : USUAL_SIDE;
+        shape->width = largest->width < USUAL_SIDE ? largest->width : USUAL_SIDE;
+    }
+}
+
+static void say_shape(const struct image_shape *shape, const struct heads *heads, const char *training)
+{
+    const struct image_head *smallest = &heads->smallest, *largest = &heads->largest;
+    const bool is_one = smallest->width == largest->width && smallest->height == largest->height;
+    const bool is_own = is_one && largest->width == shape->width && largest->height == shape->height;
+    char sizes[64], fit[96] = "";
+    snprintf(sizes, sizeof sizes, is_one ? "%dx%d" : "%dx%d to %dx%d", smallest->height, smallest->width,
+             largest->height, largest->width);
+    if (!is_own) {
+        snprintf(fit, sizeof fit, ", %s to %dx%d (--image_size sets another size)",
+                 shape->digits ? "normalised as digits" : "scaled", shape->height, shape->width);
+    }
+    log_info("%s: pictures of %s%s, %d of %d stored in colour, learnt in %s: %zu inputs", training, sizes, fit,
+             heads->in_colour, heads->count, shape->channels > 1 ? "colour" : "grey", image_values(shape));
+}
+
+bool folders_shape(struct image_shape *shape, const char *training, const struct config_data *config, int inputs,
+                   bool is_logged, struct error *error)
+{
+    enum { DIGIT_SIDE = 28 };
+    struct collection collection;
+    struct heads heads = {.count = 0};
+    *shape = (struct image_shape){.digits = config->image_fit == PICTURE_FIT_DIGITS};
+    bool done = image_size_parse(config->image_size, &shape->height, &shape->width, error) &&
+                collection_list(&collection, training, training, error);
+    if (!done) {
+        return false;
+    }
+    done = read_heads(&heads, &collection, error);
+    collection_free(&collection);
+    const bool is_colour = config->color == COLOR_RGB || (config->color == COLOR_AUTO && heads.in_colour > 0);
+    shape->channels = is_colour && !shape->digits ? IMAGE_RGB : 1;
+    if (!done || heads.count == 0) {
+        shape->height = shape->width = shape->height > 0 ? shape->height : DIGIT_SIDE;
+        return done; /* reading them says why none can be read */
+    }
+    if (shape->height == 0 && inputs > 0) {
+        done = shape_by_layers(shape, &heads, config->color == COLOR_AUTO && !shape->digits, inputs, error) ||
+               error_wrap(error, "%s", training);
+    } else if (shape->height == 0 && shape->digits) {
+        shape->height = shape->width = DIGIT_SIDE;
+    } else if (shape->height == 0) {
+        shape_by_heads(shape, &heads);
+    }
+    if (done && image_values(shape) > CONFIG_MAX_WIDTH) {
+        return error_set(error, "data.image_size: pictures of %dx%d have %zu values; the limit is %d", shape->height,
+                         shape->width, image_values(shape), CONFIG_MAX_WIDTH);
+    }
+    if (done && is_logged) {
+        say_shape(shape, &heads, training);
+    }
+    return done;
+}
+
+/* --- Pixels --- */
+
+/* Reads one picture and fits it. fitted: [image_values(shape)] */
+static bool read_picture(const struct collection *collection, int picture, const struct image_shape *shape,
+                         uint8_t *fitted, struct error *error)
 {
     char path[DATA_MAX_PATH];
     uint8_t *bytes;
@@ -367,26 +675,36 @@ static bool read_picture(const struct collection *collection, int picture, struc
     if (!collection_path(collection, picture, path, error) || !file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
-    bool done = image_decode(&image, bytes, size, error);
+    bool done = image_decode(&image, bytes, size, shape->channels, error);
     free(bytes);
-    if (done && !fitted->pixels) {
-        done = choose_size(fitted, &image, inputs, error);
-        fitted->pixels = done ? malloc((size_t)fitted->width * (size_t)fitted->height) : NULL;
-        done = done && (fitted->pixels || error_set(error, "out of memory for an image"));
-    }
-    done = done && image_fit(&image, fitted->width, fitted->height, fitted->pixels, error);
+    done = done && image_fit(&image, shape, fitted, error);
     image_free(&image);
     return done || error_wrap(error, "%s", path);
 }
 
-static bool read_pictures(const struct collection *collection, int count, struct builder *builder, int inputs,
-                          struct error *error)
+/* False: there were too many; the error describes the last one. */
+static bool pass_over(int *bad, int most, struct error *error)
 {
-    struct image fitted = {0};
-    bool done = true;
+    if (*bad >= most) {
+        return error_wrap(error, *bad == 0 ? "a picture that cannot be read (raise --max_bad_records to leave it out)"
+                                           : "more pictures than --max_bad_records cannot be read");
+    }
+    ++*bad;
+    log_warning("%s; left out", error->text);
+    return true;
+}
+
+static bool read_pictures(const struct collection *collection, int count, const struct image_shape *shape,
+                          int max_bad_records, struct builder *builder, struct error *error)
+{
+    struct image fitted = {.width = shape->width, .height = shape->height, .channels = shape->channels};
+    int bad = 0;
+    fitted.pixels = malloc(image_values(shape));
+    bool done = fitted.pixels || error_set(error, "out of memory for an image");
     for (int i = 0; i < count && done; i++) {
-        done = read_picture(collection, i, &fitted, inputs, error) &&
-               builder_add(builder, &fitted, collection_label(collection, i), error);
+        done = read_picture(collection, i, shape, fitted.pixels, error)
+                   ? builder_add(builder, &fitted, collection_label(collection, i), error)
+                   : pass_over(&bad, max_bad_records, error);
     }
     image_free(&fitted);
     return done;
@@ -397,6 +715,7 @@ static bool read_pictures(const struct collection *collection, int count, struct
 struct folders_source {
     struct example_source source;
     struct collection collection;
+    struct image_shape shape;
 };
 
 static bool source_open(const struct example_source *source, struct example_reader **reader, struct error *error)
@@ -416,9 +735,7 @@ static bool source_read(struct example_reader *reader, const struct stream_block
     const size_t pixels = (size_t)into->height * (size_t)into->width;
     for (int i = 0; i < into->count; i++) {
         int picture = (int)(block->offset + block->skip + first) + i;
-        struct image fitted = {
-            .width = into->width, .height = into->height, .pixels = into->images + (size_t)i * pixels};
-        if (!read_picture(&source->collection, picture, &fitted, (int)pixels, error)) {
+        if (!read_picture(&source->collection, picture, &source->shape, into->images + (size_t)i * pixels, error)) {
             return false;
         }
         into->labels[i] = collection_label(&source->collection, picture);
@@ -441,12 +758,12 @@ static void source_destroy(struct example_source *base)
 static const struct example_source_table source_table = {
     .open = source_open, .read = source_read, .close = source_close, .destroy = source_destroy};
 
-/* Takes ownership of the collection. read: the examples in memory, and the size of the images. */
-static bool make_source(struct overflow *overflow, struct collection *collection, const struct examples *read,
+/* Takes ownership of the collection. */
+static bool make_source(struct overflow *overflow, struct collection *collection, const struct image_shape *shape,
                         struct error *error)
 {
     struct folders_source *source = calloc(1, sizeof *source);
-    int in_block = BLOCK_BYTES / (read->height * read->width) + 1;
+    int in_block = BLOCK_BYTES / (int)image_values(shape) + 1;
     bool done = source;
     for (int i = overflow->held_out; i < collection->count && done; i += in_block) {
         int left = collection->count - i;
@@ -456,10 +773,13 @@ static bool make_source(struct overflow *overflow, struct collection *collection
         free(source);
         return error_set(error, "%s: out of memory while listing its pictures", collection->path);
     }
-    source->source = (struct example_source){
-        .table = &source_table,
-        .like = {.height = read->height, .width = read->width, .classes = collection_classes(collection)},
-        .files = 1};
+    source->source = (struct example_source){.table = &source_table,
+                                             .like = {.height = shape->height,
+                                                      .width = shape->width * shape->channels,
+                                                      .channels = shape->channels,
+                                                      .classes = collection_classes(collection)},
+                                             .files = 1};
+    source->shape = *shape;
     source->collection = *collection;
     *collection = (struct collection){.count = 0};
     overflow->source = &source->source;
@@ -479,18 +799,19 @@ bool folders_class_names(char **text, const char *training, struct error *error)
     return done;
 }
 
-bool folders_read(struct examples *examples, const char *path, const char *training, int inputs,
+bool folders_read(struct examples *examples, const struct folders_part *part, const struct image_shape *shape,
                   struct overflow *overflow, struct error *error)
 {
     struct collection collection;
     struct builder builder = {.capacity = 0};
-    bool done = collection_list(&collection, path, training, error);
-    bool too_large = (uint64_t)collection.count * ((uint64_t)inputs + sizeof *examples->labels) > overflow->limit;
+    bool done = list_part(&collection, part, error);
+    const uint64_t of_picture = image_values(shape) + sizeof *examples->labels;
+    bool too_large = (uint64_t)collection.count * of_picture > overflow->limit;
     overflow_settle(overflow, collection.count);
     int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;
-    done = done && read_pictures(&collection, count, &builder, inputs, error) &&
-           (builder_finish(&builder, examples, error) || error_wrap(error, "%s", path)) &&
-           (!too_large || make_source(overflow, &collection, examples, error));
+    done = done && read_pictures(&collection, count, shape, part->max_bad_records, &builder, error) &&
+           (builder_finish(&builder, examples, error) || error_wrap(error, "%s", part->path)) &&
+           (!too_large || make_source(overflow, &collection, shape, error));
     collection_free(&collection);
     builder_free(&builder);
     return done;

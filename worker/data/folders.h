@@ -4,8 +4,11 @@
  *
  * Class names that are numbers are the labels; otherwise classes are numbered in the order of their names. Pictures are
  * ordered by file name if the names are distinct numbers; else in a fixed order that mixes the classes, so that the
- * images held out for validation cover all of them. Pictures of the model's input size are used unchanged, others are
- * fitted (worker/data/image.h).
+ * images held out for validation cover all of them. Other files are left out with a warning: those that are empty, or
+ * neither are called like pictures nor begin like one.
+ *
+ * Without a folder for the test a share of the training pictures is: by a hash of their bytes, so that it is always the
+ * same and equal pictures stay together, but the last picture of a class is for training.
  */
 #ifndef WORKER_DATA_FOLDERS_H
 #define WORKER_DATA_FOLDERS_H
@@ -29,11 +32,29 @@ bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_p
 bool folders_class_names(char **text, const char *training, struct error *error);
 
 /*
- * training: the folder of the training set (path itself or its sibling), which defines the classes. inputs: of the
- * model. A file that is not a picture is an error that names it. If the pictures exceed the overflow's limit and stream
- * from disk, the error comes when the file is read.
+ * The shape of all pictures, by the heads of those of the training set: data.color and data.image_size, and what is
+ * left open by these: in colour if any is stored so; the pictures' own size if they are all of one, else at most 64x64.
+ * inputs: of a model whose layers are given, which decide what the keys leave open; else 0. is_logged: a line of the
+ * log says what was found and chosen.
  */
-bool folders_read(struct examples *examples, const char *path, const char *training, int inputs,
+bool folders_shape(struct image_shape *shape, const char *training, const struct config_data *config, int inputs,
+                   bool is_logged, struct error *error);
+
+struct folders_part {
+    const char *path;
+    const char *training; /* the folder of the training set, path itself or its sibling, which defines the classes */
+    bool is_test;
+    double test_share;   /* of the training pictures, which are the test; 0: it has a folder of its own */
+    bool needs_classes;  /* two at least */
+    int max_bad_records;
+};
+
+/*
+ * All pictures are fitted to the shape. One that cannot be read is an error that names it, but up to max_bad_records are left out, each
+ * with a warning. If the pictures exceed the overflow's limit and stream from disk, the error comes when the file is
+ * read.
+ */
+bool folders_read(struct examples *examples, const struct folders_part *part, const struct image_shape *shape,
                   struct overflow *overflow, struct error *error);
 
 /* --- Names of classes --- */

@@ -33,7 +33,9 @@ bool found_look(struct found *found, enum data_source source, enum dataset_part 
     case DATA_TFRECORD:
         return tfrecord_files_exist(&found->is_there, &config->data, part, error);
     case DATA_FOLDERS:
-        if (!folders_find(found->folder, folder, part, error)) {
+        if (!folders_find(found->folder, folder, part, error) ||
+            (part == DATASET_TEST && found->folder[0] == '\0' &&
+             !folders_find(found->folder, folder, DATASET_TRAIN, error))) { /* a share of these, or no test at all */
             return false;
         }
         found->is_there = found->folder[0] != '\0';

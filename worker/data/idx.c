@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "worker/data/signature.h"
 
 static int element_bytes(int type)
 {
@@ -73,6 +74,9 @@ bool idx_read_header(struct idx_header *header, struct stream *stream, struct er
     const char *name = stream_name(stream);
     uint8_t magic[4];
     if (!read_exactly(stream, magic, sizeof magic, "header", error)) {
+        return false;
+    }
+    if (signature_say(name, magic, sizeof magic, error)) {
         return false;
     }
     if (magic[0] != 0 || magic[1] != 0 || element_bytes(magic[2]) == 0) {

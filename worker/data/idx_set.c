@@ -6,6 +6,7 @@
 
 #include "base/config.h"
 #include "worker/data/idx.h"
+#include "worker/data/image.h"
 #include "worker/data/idx_source.h"
 
 static bool need_file(const struct data_files *files, enum data_file file, const char *folder, struct error *error)
@@ -17,7 +18,7 @@ static bool need_file(const struct data_files *files, enum data_file file, const
                      folder, data_file_names[file], HOW_TO_GET_DATA);
 }
 
-/* [count, height, width] of an IDX file of images; [count, pixels] is read as one row, colours as more columns. */
+/* [count, height, width] of an IDX file of images, with 3 behind it in colour; [count, pixels] is read as one row. */
 static bool image_shape(struct examples *examples, const struct idx_header *header, const char *path,
                         struct error *error)
 {
@@ -36,6 +37,7 @@ static bool image_shape(struct examples *examples, const struct idx_header *head
     examples->count = (int)header->sizes[0];
     examples->height = header->dimensions == 2 ? 1 : (int)header->sizes[1];
     examples->width = (int)pixels / examples->height;
+    examples->channels = header->dimensions == 4 && header->sizes[3] == IMAGE_RGB ? IMAGE_RGB : 1;
     return true;
 }
 

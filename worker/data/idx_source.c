@@ -138,10 +138,12 @@ bool idx_source_create(struct overflow *overflow, struct examples *examples, con
         free(source);
         return error_set(error, "%s: out of memory while reading it", path);
     }
-    source->source =
-        (struct example_source){.table = &table,
-                                .like = {.height = shape->height, .width = shape->width, .classes = shape->classes},
-                                .files = 1};
+    source->source = (struct example_source){.table = &table,
+                                             .like = {.height = shape->height,
+                                                      .width = shape->width,
+                                                      .channels = shape->channels,
+                                                      .classes = shape->classes},
+                                             .files = 1};
     source->source.forward_only = packed ? &forward : NULL;
     source->packed = packed;
     source->header_bytes = 4 + 4 * (uint64_t)header->dimensions;

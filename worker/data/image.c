@@ -2,39 +2,70 @@
 #include "worker/data/image.h"
 
 #include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <jpeglib.h>
+#include <jerror.h>
+#include <spng.h>
 #define ZLIB_CONST /* zlib does not write to its input */
 #include <zlib.h>
 
 #include "net/bytes.h"
 
-/* Checks the size and allocates a white image, which image_free releases. */
+static bool check_size(uint64_t width, uint64_t height, struct error *error)
+{
+    return (width >= 1 && height >= 1 && width <= IMAGE_MAX_SIDE && height <= IMAGE_MAX_SIDE &&
+            width * height <= IMAGE_MAX_PIXELS) ||
+           error_set(error, "is an image of %llux%llu pixels; the limits are %d per side and %d in all",
+                     (unsigned long long)width, (unsigned long long)height, IMAGE_MAX_SIDE, IMAGE_MAX_PIXELS);
+}
+
+/* Checks the size and allocates a white image of image->channels, which image_free releases. */
 static bool image_create(struct image *image, uint64_t width, uint64_t height, struct error *error)
 {
-    if (width < 1 || height < 1 || width > IMAGE_MAX_SIDE || height > IMAGE_MAX_SIDE ||
-        width * height > IMAGE_MAX_PIXELS) {
-        return error_set(error, "is an image of %llux%llu pixels; the limits are %d per side and %d in all",
-                         (unsigned long long)width, (unsigned long long)height, IMAGE_MAX_SIDE, IMAGE_MAX_PIXELS);
+    if (!check_size(width, height, error)) {
+        return false;
     }
-    *image = (struct image){.width = (int)width, .height = (int)height, .pixels = malloc((size_t)(width * height))};
+    const size_t bytes = (size_t)(width * height) * (size_t)image->channels;
+    image->width = (int)width;
+    image->height = (int)height;
+    image->pixels = malloc(bytes);
     if (!image->pixels) {
         return error_set(error, "out of memory for an image of %dx%d", image->width, image->height);
     }
-    memset(image->pixels, 255, (size_t)(width * height));
+    memset(image->pixels, 255, bytes);
     return true;
 }
 
-/* ITU-R 601 in integers: the same grey on every machine. */
-static inline uint8_t image_luma(unsigned red, unsigned green, unsigned blue)
+/* A level of grey, or of a colour, of that opacity (0..255) on white. */
+static inline uint8_t image_on_white(unsigned level, unsigned opacity)
 {
-    return (uint8_t)((299 * red + 587 * green + 114 * blue + 500) / 1000);
+    return (uint8_t)((level * opacity + 255 * (255 - opacity) + 127) / 255);
 }
 
-/* A grey pixel of that opacity (0..255) on white. */
-static inline uint8_t image_on_white(unsigned grey, unsigned opacity)
+/* A colour, with its opacity (0..255). */
+struct colour {
+    uint8_t red, green, blue, opacity;
+};
+
+static inline bool is_grey(struct colour colour)
 {
-    return (uint8_t)((grey * opacity + 255 * (255 - opacity) + 127) / 255);
+    return colour.red == colour.green && colour.green == colour.blue;
+}
+
+/* Sets pixel number `at`, in grey or in colour. */
+static inline void set_pixel(struct image *image, size_t at, struct colour colour)
+{
+    if (image->channels == 1) {
+        image->pixels[at] = image_on_white(image_luma(colour.red, colour.green, colour.blue), colour.opacity);
+        return;
+    }
+    uint8_t *pixel = image->pixels + IMAGE_RGB * at;
+    pixel[0] = image_on_white(colour.red, colour.opacity);
+    pixel[1] = image_on_white(colour.green, colour.opacity);
+    pixel[2] = image_on_white(colour.blue, colour.opacity);
 }
 
 /* --- BMP --- */
@@ -53,7 +84,7 @@ struct bmp {
     bool top_down;
     unsigned bits;
     uint64_t pixels_at;
-    uint8_t palette[MOST_COLOURS];
+    struct colour palette[MOST_COLOURS];
     unsigned colours;
 };
 
@@ -78,7 +109,7 @@ static bool bmp_read_palette(struct bmp *bmp, const uint8_t *bytes, size_t size,
     }
     for (unsigned i = 0; i < bmp->colours; i++) {
         const uint8_t *entry = bytes + at + (size_t)4 * i;
-        bmp->palette[i] = image_luma(entry[2], entry[1], entry[0]);
+        bmp->palette[i] = (struct colour){entry[2], entry[1], entry[0], 255};
     }
     return true;
 }
@@ -107,15 +138,15 @@ static bool bmp_read_header(struct bmp *bmp, const uint8_t *bytes, size_t size, 
     return bmp->bits > 8 || bmp_read_palette(bmp, bytes, size, FILE_HEADER + (uint64_t)header, error);
 }
 
-static uint8_t bmp_grey(const struct bmp *bmp, const uint8_t *row, size_t x)
+static struct colour bmp_colour(const struct bmp *bmp, const uint8_t *row, size_t x)
 {
     if (bmp->bits <= 8) {
         size_t bit = x * bmp->bits;
         unsigned index = (unsigned)row[bit / 8] >> (8 - bmp->bits - bit % 8) & ((1u << bmp->bits) - 1);
-        return index < bmp->colours ? bmp->palette[index] : 0;
+        return index < bmp->colours ? bmp->palette[index] : (struct colour){.opacity = 255};
     }
     const uint8_t *pixel = row + x * (bmp->bits / 8);
-    return image_luma(pixel[2], pixel[1], pixel[0]);
+    return (struct colour){pixel[2], pixel[1], pixel[0], 255};
 }
 
 static bool bmp_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
@@ -135,9 +166,25 @@ static bool bmp_decode(struct image *image, const uint8_t *bytes, size_t size, s
         size_t from = bmp.top_down ? y : (size_t)bmp.height - 1 - y;
         const uint8_t *row = bytes + bmp.pixels_at + from * row_bytes;
         for (size_t x = 0; x < bmp.width; x++) {
-            image->pixels[y * bmp.width + x] = bmp_grey(&bmp, row, x);
+            set_pixel(image, y * bmp.width + x, bmp_colour(&bmp, row, x));
         }
     }
+    return true;
+}
+
+static bool bmp_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error)
+{
+    enum { ENOUGH = FILE_HEADER + 4 * MOST_COLOURS + 256 /* the palette follows the longest header */ };
+    struct bmp bmp = {0};
+    *more = size < ENOUGH;
+    if (!bmp_read_header(&bmp, bytes, size, error) || !check_size(bmp.width, bmp.height, error)) {
+        return false;
+    }
+    bool in_colour = bmp.bits > 8;
+    for (unsigned i = 0; i < bmp.colours; i++) {
+        in_colour = in_colour || !is_grey(bmp.palette[i]);
+    }
+    *head = (struct image_head){(int)bmp.width, (int)bmp.height, in_colour ? IMAGE_RGB : 1};
     return true;
 }
 
@@ -223,7 +270,8 @@ static bool read_bits(struct pnm_reader *reader, struct image *image, struct err
         const uint8_t *row = reader->bytes + reader->at + (size_t)y * row_bytes;
         for (int x = 0; x < image->width; x++) {
             bool black = row[x / 8] >> (7 - x % 8) & 1;
-            image->pixels[(size_t)y * (size_t)image->width + (size_t)x] = black ? 0 : 255;
+            const uint8_t level = black ? 0 : 255;
+            set_pixel(image, (size_t)y * (size_t)image->width + (size_t)x, (struct colour){level, level, level, 255});
         }
     }
     return true;
@@ -240,70 +288,89 @@ static bool read_pixels(struct pnm_reader *reader, struct image *image, int kind
                 return error_set(error, "is a PNM that ends within its pixels, after %zu of %zu", i, pixels);
             }
         }
-        image->pixels[i] = samples == 3 ? image_luma(values[0], values[1], values[2]) : (uint8_t)values[0];
-        if (kind == 1) {
-            image->pixels[i] = (uint8_t)(255 - image->pixels[i]);
-        }
+        const unsigned first = kind == 1 ? 255 - values[0] : values[0];
+        const struct colour colour = {(uint8_t)first, (uint8_t)(samples == 3 ? values[1] : first),
+                                      (uint8_t)(samples == 3 ? values[2] : first), 255};
+        set_pixel(image, i, colour);
     }
+    return true;
+}
+
+struct pnm_head {
+    int kind; /* 1 to 6 */
+    unsigned width, height, largest;
+};
+
+/* Leaves the reader at the first pixel. */
+static bool pnm_read_head(struct pnm_reader *reader, struct pnm_head *head, struct error *error)
+{
+    *head = (struct pnm_head){.kind = reader->bytes[1] - '0', .largest = 1};
+    if (!read_number(reader, 9, &head->width) || !read_number(reader, 9, &head->height) ||
+        (head->kind % 3 != 1 && !read_number(reader, 9, &head->largest))) {
+        return error_set(error, "is a PNM with an incomplete header");
+    }
+    if (head->largest < 1 || head->largest > 65535) {
+        return error_set(error, "is a PNM whose largest value is %u; expected 1 to 65535", head->largest);
+    }
+    if (head->kind > 3 && (reader->at == reader->size || !is_blank(reader->bytes[reader->at++]))) {
+        return error_set(error, "is a PNM without a blank before its pixels");
+    }
+    return true;
+}
+
+static bool pnm_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error)
+{
+    enum { ENOUGH = 4096 /* a comment may be long */ };
+    struct pnm_reader reader = {bytes, size, 2};
+    struct pnm_head pnm;
+    *more = size < ENOUGH;
+    if (!pnm_read_head(&reader, &pnm, error) || !check_size(pnm.width, pnm.height, error)) {
+        return false;
+    }
+    *head = (struct image_head){(int)pnm.width, (int)pnm.height, pnm.kind % 3 == 0 ? IMAGE_RGB : 1};
     return true;
 }
 
 static bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
 {
     struct pnm_reader reader = {bytes, size, 2};
-    int kind = bytes[1] - '0';
-    unsigned width, height, largest = 1;
-    if (!read_number(&reader, 9, &width) || !read_number(&reader, 9, &height) ||
-        (kind % 3 != 1 && !read_number(&reader, 9, &largest))) {
-        return error_set(error, "is a PNM with an incomplete header");
-    }
-    if (largest < 1 || largest > 65535) {
-        return error_set(error, "is a PNM whose largest value is %u; expected 1 to 65535", largest);
-    }
-    if (kind > 3 && (reader.at == size || !is_blank(bytes[reader.at++]))) {
-        return error_set(error, "is a PNM without a blank before its pixels");
-    }
-    /* Each pixel takes at least a bit in P4, and a byte in other formats. */
-    uint64_t pixels = (uint64_t)width * height;
-    if (pixels / 8 > size) {
-        return error_set(error, "is a PNM of %ux%u pixels with only %zu bytes", width, height, size);
-    }
-    if (!image_create(image, width, height, error)) {
+    struct pnm_head head;
+    if (!pnm_read_head(&reader, &head, error)) {
         return false;
     }
-    return kind == 4 ? read_bits(&reader, image, error) : read_pixels(&reader, image, kind, largest, error);
+    /* Each pixel takes at least a bit in P4, and a byte in other formats. */
+    uint64_t pixels = (uint64_t)head.width * head.height;
+    if (pixels / 8 > size) {
+        return error_set(error, "is a PNM of %ux%u pixels with only %zu bytes", head.width, head.height, size);
+    }
+    if (!image_create(image, head.width, head.height, error)) {
+        return false;
+    }
+    return head.kind == 4 ? read_bits(&reader, image, error)
+                          : read_pixels(&reader, image, head.kind, head.largest, error);
 }
 
 /* --- PNG --- */
 
 /*
- * PNG, inflated by zlib row by row: only two rows are in memory besides the image, whatever the file promises.
- * Specification: W3C, "Portable Network Graphics (PNG) Specification (Second Edition)".
+ * PNG by libspng, row by row: only two rows are in memory besides the image, whatever the file promises. It is given
+ * the chunks that make up the pixels, and none of texts, colour profiles and the like.
  */
 
 static const uint8_t signature[8] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
 
-enum { CHUNK_OVERHEAD = 12, HEADER_BYTES = 13, MOST_ENTRIES = 256 };
-enum colour_type { GREY = 0, RGB = 2, PALETTE = 3, GREY_ALPHA = 4, RGB_ALPHA = 6 };
-
-struct png_chunk {
-    const char *type; /* [4] */
-    const uint8_t *bytes;
-    size_t size;
-};
+enum { CHUNK_OVERHEAD = 12, HEADER_BYTES = 13, PNG_CHUNK_TYPE = 4, PNG_CHUNK_DATA = 8 };
 
 struct png {
     const uint8_t *bytes;
-    size_t size, at; /* of the next chunk */
-    unsigned width, height, depth, colour, samples;
-    bool interlaced;
-    uint8_t palette[MOST_ENTRIES]; /* as grey, on white */
+    size_t size;
+    size_t at, end; /* what libspng reads next, up to the end of this chunk */
+    bool ended;     /* the file did, before its IEND */
+    struct spng_ihdr header;
+    struct colour palette[256];
     unsigned entries;
     bool has_key; /* one colour is transparent */
     unsigned key[3];
-    z_stream inflate;
-    uint8_t *rows; /* two of the widest, a filter byte before each */
-    size_t row_bytes;
 };
 
 static bool png_is(const uint8_t *bytes, size_t size)
@@ -316,272 +383,230 @@ static uint32_t get_be32(const uint8_t *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The pixels that the header states; 0: there is no whole header. */
-static uint64_t png_pixels(const uint8_t *bytes, size_t size)
+static bool is_chunk(const uint8_t *chunk, const char *type)
 {
-    enum { AT_WIDTH = 16, AT_HEIGHT = 20, END = 24 };
-    return size < END ? 0 : (uint64_t)get_be32(bytes + AT_WIDTH) * get_be32(bytes + AT_HEIGHT);
+    return memcmp(chunk + PNG_CHUNK_TYPE, type, 4) == 0;
 }
 
-static bool next_chunk(struct png *png, struct png_chunk *chunk, struct error *error)
-{
-    if (png->size - png->at < CHUNK_OVERHEAD) {
-        return error_set(error, "is a PNG that ends at byte %zu, before its IEND", png->size);
-    }
-    const uint8_t *begin = png->bytes + png->at;
-    uint32_t size = get_be32(begin);
-    if (size > png->size - png->at - CHUNK_OVERHEAD) {
-        return error_set(error, "is a PNG whose chunk at byte %zu extends beyond the end of the file", png->at);
-    }
-    *chunk = (struct png_chunk){(const char *)begin + 4, begin + 8, size};
-    if (crc32(crc32(0, NULL, 0), begin + 4, size + 4) != get_be32(chunk->bytes + size)) {
-        return error_set(error, "is a PNG whose chunk at byte %zu is damaged: its CRC is wrong", png->at);
-    }
-    png->at += CHUNK_OVERHEAD + (size_t)size;
-    return true;
-}
-
-static bool is_type(const struct png_chunk *chunk, const char *type)
-{
-    return memcmp(chunk->type, type, 4) == 0;
-}
-
-static unsigned samples_of(unsigned colour)
-{
-    static const uint8_t samples[] = {[GREY] = 1, [RGB] = 3, [PALETTE] = 1, [GREY_ALPHA] = 2, [RGB_ALPHA] = 4};
-    return colour < sizeof samples ? samples[colour] : 0;
-}
-
-static bool depth_is_allowed(unsigned depth, unsigned colour)
-{
-    bool is_small = depth == 1 || depth == 2 || depth == 4;
-    return depth == 8 || (is_small && (colour == GREY || colour == PALETTE)) || (depth == 16 && colour != PALETTE);
-}
-
-static bool png_read_header(struct png *png, struct error *error)
-{
-    struct png_chunk chunk;
-    if (!next_chunk(png, &chunk, error)) {
-        return false;
-    }
-    if (!is_type(&chunk, "IHDR") || chunk.size != HEADER_BYTES) {
-        return error_set(error, "is a PNG that does not begin with IHDR");
-    }
-    const uint8_t *bytes = chunk.bytes;
-    png->width = get_be32(bytes);
-    png->height = get_be32(bytes + 4);
-    png->depth = bytes[8];
-    png->colour = bytes[9];
-    png->samples = samples_of(png->colour);
-    png->interlaced = bytes[12] == 1;
-    if (png->samples == 0 || !depth_is_allowed(png->depth, png->colour) || bytes[10] != 0 || bytes[11] != 0 ||
-        bytes[12] > 1) {
-        return error_set(error, "is a PNG with an invalid combination of colour type %u, depth %u and interlacing %u",
-                         png->colour, png->depth, bytes[12]);
-    }
-    return true;
-}
-
-static bool png_read_palette(struct png *png, const struct png_chunk *chunk, struct error *error)
-{
-    if (chunk->size % 3 != 0 || chunk->size == 0 || chunk->size > (size_t)3 * MOST_ENTRIES) {
-        return error_set(error, "is a PNG with a palette of %zu bytes", chunk->size);
-    }
-    png->entries = (unsigned)(chunk->size / 3);
-    for (unsigned i = 0; i < png->entries; i++) {
-        const uint8_t *colour = chunk->bytes + (size_t)3 * i;
-        png->palette[i] = image_luma(colour[0], colour[1], colour[2]);
-    }
-    return true;
-}
-
-static void read_transparency(struct png *png, const struct png_chunk *chunk)
-{
-    if (png->colour == PALETTE) {
-        for (size_t i = 0; i < chunk->size && i < png->entries; i++) {
-            png->palette[i] = image_on_white(png->palette[i], chunk->bytes[i]);
-        }
-    } else if (png->samples % 2 == 1 && chunk->size == (size_t)2 * png->samples) {
-        png->has_key = true;
-        for (unsigned i = 0; i < png->samples; i++) {
-            png->key[i] = (unsigned)chunk->bytes[2 * i] << 8 | chunk->bytes[2 * i + 1];
-        }
-    }
-}
-
-/* Reads everything before the image data; leaves the first IDAT in chunk. */
-static bool read_preamble(struct png *png, struct png_chunk *chunk, struct error *error)
+/* Moves on to the next chunk that matters; false: the file ends before. */
+static bool next_chunk(struct png *png)
 {
     for (;;) {
-        if (!next_chunk(png, chunk, error)) {
+        png->at = png->end;
+        if (png->size - png->at < CHUNK_OVERHEAD) {
             return false;
         }
-        if (is_type(chunk, "IDAT")) {
-            break;
-        }
-        if (is_type(chunk, "PLTE") && !png_read_palette(png, chunk, error)) {
+        const uint8_t *chunk = png->bytes + png->at;
+        const uint32_t size = get_be32(chunk);
+        if (size > png->size - png->at - CHUNK_OVERHEAD) {
             return false;
         }
-        if (is_type(chunk, "tRNS")) {
-            read_transparency(png, chunk);
-        } else if (is_type(chunk, "IEND")) {
-            return error_set(error, "is a PNG without an image");
+        png->end = png->at + CHUNK_OVERHEAD + size;
+        const bool is_critical = (chunk[PNG_CHUNK_TYPE] & 0x20) == 0; /* an upper-case letter */
+        if (is_critical || is_chunk(chunk, "tRNS")) {
+            return true;
         }
     }
-    return png->colour != PALETTE || png->entries > 0 || error_set(error, "is a PNG without its palette");
 }
 
-/* The next `size` bytes of the IDAT chunks' content. */
-static bool inflate_bytes(struct png *png, uint8_t *bytes, size_t size, struct error *error)
+static int png_read(spng_ctx *context, void *user, void *to, size_t size)
 {
-    png->inflate.next_out = bytes;
-    png->inflate.avail_out = (uInt)size;
-    while (png->inflate.avail_out > 0) {
-        struct png_chunk chunk;
-        if (png->inflate.avail_in == 0) {
-            if (!next_chunk(png, &chunk, error)) {
-                return false;
-            }
-            if (!is_type(&chunk, "IDAT")) {
-                return error_set(error, "is a PNG whose image data ends too early");
-            }
-            png->inflate.next_in = chunk.bytes;
-            png->inflate.avail_in = (uInt)chunk.size;
-            continue; /* IDAT may be empty */
+    struct png *png = user;
+    (void)context;
+    for (size_t done = 0, some; done < size; done += some) {
+        if (png->at == png->end && !next_chunk(png)) {
+            png->ended = true;
+            return SPNG_IO_EOF;
         }
-        int status = inflate(&png->inflate, Z_NO_FLUSH);
-        if (status == Z_STREAM_END && png->inflate.avail_out > 0) {
-            return error_set(error, "is a PNG whose image data ends too early");
-        }
-        if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) {
-            return error_set(error, "is a PNG with damaged image data");
-        }
+        some = png->end - png->at < size - done ? png->end - png->at : size - done;
+        memcpy((uint8_t *)to + done, png->bytes + png->at, some);
+        png->at += some;
     }
-    return true;
+    return 0;
 }
 
-static uint8_t paeth(uint8_t left, uint8_t above, uint8_t corner)
+static bool png_fail(const struct png *png, int code, struct error *error)
 {
-    int estimate = left + above - corner;
-    int to_left = abs(estimate - left), to_above = abs(estimate - above), to_corner = abs(estimate - corner);
-    return to_left <= to_above && to_left <= to_corner ? left : to_above <= to_corner ? above : corner;
+    return png->ended ? error_set(error, "is a PNG that ends at byte %zu, before its IEND", png->size)
+           : code == SPNG_EIDAT_TOO_SHORT || code == SPNG_EIDAT_STREAM
+               ? error_set(error, "is a PNG whose image data ends too early or is damaged")
+           : code == SPNG_ECHUNK_CRC ? error_set(error, "is a PNG of which a chunk is damaged: its CRC is wrong")
+                                     : error_set(error, "is a PNG that cannot be read: %s", spng_strerror(code));
 }
 
-/* row: filter byte, then `size` bytes; above: those of the row before it, zeros for the first. */
-static bool unfilter(uint8_t *row, const uint8_t *above, size_t size, size_t pixel_bytes, struct error *error)
+static unsigned png_samples(const struct png *png)
 {
-    uint8_t filter = *row++;
-    if (filter > 4) {
-        return error_set(error, "is a PNG with unknown filter %u", filter);
+    switch (png->header.color_type) {
+    case SPNG_COLOR_TYPE_TRUECOLOR:
+        return 3;
+    case SPNG_COLOR_TYPE_GRAYSCALE_ALPHA:
+        return 2;
+    case SPNG_COLOR_TYPE_TRUECOLOR_ALPHA:
+        return 4;
+    default:
+        return 1;
     }
-    for (size_t i = 0; i < size; i++) {
-        uint8_t left = i >= pixel_bytes ? row[i - pixel_bytes] : 0, up = above[i];
-        uint8_t corner = i >= pixel_bytes ? above[i - pixel_bytes] : 0;
-        uint8_t predictions[] = {0, left, up, (uint8_t)((left + up) / 2), paeth(left, up, corner)};
-        row[i] = (uint8_t)(row[i] + predictions[filter]);
+}
+
+/* The palette, and what is transparent; both are optional. */
+static void read_palette(struct png *png, spng_ctx *context)
+{
+    struct spng_plte palette;
+    struct spng_trns transparent;
+    const bool is_indexed = png->header.color_type == SPNG_COLOR_TYPE_INDEXED;
+    if (is_indexed && spng_get_plte(context, &palette) == 0) {
+        png->entries = palette.n_entries;
+        for (unsigned i = 0; i < png->entries; i++) {
+            const struct spng_plte_entry *entry = &palette.entries[i];
+            png->palette[i] = (struct colour){entry->red, entry->green, entry->blue, 255};
+        }
     }
-    return true;
+    if (spng_get_trns(context, &transparent) != 0) {
+        return;
+    }
+    for (unsigned i = 0; is_indexed && i < transparent.n_type3_entries && i < png->entries; i++) {
+        png->palette[i].opacity = transparent.type3_alpha[i];
+    }
+    png->has_key = !is_indexed;
+    const bool is_of_grey = png->header.color_type == SPNG_COLOR_TYPE_GRAYSCALE;
+    png->key[0] = is_of_grey ? transparent.gray : transparent.red;
+    png->key[1] = transparent.green;
+    png->key[2] = transparent.blue;
 }
 
 /* Sample i of a row, in its own depth. */
 static unsigned png_sample(const struct png *png, const uint8_t *row, size_t i)
 {
-    if (png->depth == 16) {
+    const unsigned depth = png->header.bit_depth;
+    if (depth == 16) {
         return (unsigned)row[2 * i] << 8 | row[2 * i + 1];
     }
-    if (png->depth == 8) {
+    if (depth == 8) {
         return row[i];
     }
-    size_t bit = i * png->depth;
-    return (unsigned)row[bit / 8] >> (8 - png->depth - bit % 8) & ((1u << png->depth) - 1);
+    size_t bit = i * depth;
+    return (unsigned)row[bit / 8] >> (8 - depth - bit % 8) & ((1u << depth) - 1);
 }
 
-static uint8_t png_grey(const struct png *png, const uint8_t *row, size_t x)
+static struct colour png_colour(const struct png *png, const uint8_t *row, size_t x)
 {
-    unsigned values[4] = {0}, largest = (1u << png->depth) - 1;
+    const unsigned samples = png_samples(png), largest = (1u << png->header.bit_depth) - 1;
+    unsigned values[4] = {0};
     bool is_key = png->has_key;
-    for (unsigned i = 0; i < png->samples; i++) {
-        values[i] = png_sample(png, row, x * png->samples + i);
+    for (unsigned i = 0; i < samples; i++) {
+        values[i] = png_sample(png, row, x * samples + i);
         is_key = is_key && values[i] == png->key[i % 3];
     }
-    if (png->colour == PALETTE) {
-        return values[0] < png->entries ? png->palette[values[0]] : 0;
+    if (png->header.color_type == SPNG_COLOR_TYPE_INDEXED) {
+        return values[0] < png->entries ? png->palette[values[0]] : (struct colour){.opacity = 255};
     }
-    if (is_key) {
-        return 255;
-    }
-    for (unsigned i = 0; i < png->samples; i++) {
+    for (unsigned i = 0; i < samples; i++) {
         values[i] = (values[i] * 255 + largest / 2) / largest;
     }
-    uint8_t grey = png->samples >= 3 ? image_luma(values[0], values[1], values[2]) : (uint8_t)values[0];
-    return png->samples % 2 == 0 ? image_on_white(grey, values[png->samples - 1]) : grey;
+    const unsigned opacity = is_key ? 0 : samples % 2 == 0 ? values[samples - 1] : 255;
+    const bool in_colour = samples >= 3;
+    return (struct colour){(uint8_t)values[0], (uint8_t)values[in_colour ? 1 : 0], (uint8_t)values[in_colour ? 2 : 0],
+                           (uint8_t)opacity};
 }
 
 /* Position of one pass's pixels in the image. */
 struct png_pass {
-    unsigned x, y, step_x, step_y;
+    unsigned x, step_x;
 };
 
-static bool read_pass(struct png *png, const struct png_pass *pass, struct image *image, struct error *error)
+static bool png_read_rows(struct png *png, spng_ctx *context, uint8_t *row, size_t row_bytes, struct image *image,
+                          struct error *error)
 {
-    if (png->width <= pass->x || png->height <= pass->y) {
-        return true;
-    }
-    size_t width = (png->width - pass->x + pass->step_x - 1) / pass->step_x;
-    size_t bits = (size_t)png->depth * png->samples;
-    size_t size = (width * bits + 7) / 8, pixel_bytes = (bits + 7) / 8;
-    uint8_t *row = png->rows, *above = png->rows + png->row_bytes;
-    memset(above, 0, png->row_bytes);
-    for (unsigned y = pass->y; y < png->height; y += pass->step_y) {
-        if (!inflate_bytes(png, row, size + 1, error) || !unfilter(row, above + 1, size, pixel_bytes, error)) {
-            return false;
+    static const struct png_pass adam7[7] = {{0, 8}, {4, 8}, {0, 4}, {2, 4}, {0, 2}, {1, 2}, {0, 1}};
+    static const struct png_pass whole = {0, 1};
+    struct spng_row_info info;
+    int code = 0;
+    while (code == 0) {
+        code = spng_get_row_info(context, &info);
+        code = code != 0 ? code : spng_decode_scanline(context, row, row_bytes);
+        if (code != 0 && code != SPNG_EOI) {
+            return png_fail(png, code, error);
         }
-        for (size_t i = 0; i < width; i++) {
-            image->pixels[(size_t)y * png->width + pass->x + i * pass->step_x] = png_grey(png, row + 1, i);
+        const struct png_pass *pass = png->header.interlace_method ? &adam7[info.pass] : &whole;
+        size_t i = 0;
+        for (size_t x = pass->x; x < png->header.width; x += pass->step_x) {
+            set_pixel(image, (size_t)info.row_num * png->header.width + x, png_colour(png, row, i++));
         }
-        uint8_t *swap = row;
-        row = above;
-        above = swap;
     }
     return true;
 }
 
-static bool read_image(struct png *png, struct image *image, struct error *error)
+/* What precedes the pixels. */
+static bool png_begin(struct png *png, spng_ctx *context, struct error *error)
 {
-    static const struct png_pass whole = {0, 0, 1, 1};
-    static const struct png_pass adam7[7] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
-                                             {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
-    if (!png->interlaced) {
-        return read_pass(png, &whole, image, error);
+    enum { AT_WIDTH = 16, AT_HEIGHT = 20, AFTER = 24 };
+    const bool has_size = png->size >= AFTER && is_chunk(png->bytes + sizeof signature, "IHDR");
+    if (has_size && !check_size(get_be32(png->bytes + AT_WIDTH), get_be32(png->bytes + AT_HEIGHT), error)) {
+        return false;
     }
-    for (int i = 0; i < 7; i++) {
-        if (!read_pass(png, &adam7[i], image, error)) {
-            return false;
-        }
+    int code = spng_set_image_limits(context, IMAGE_MAX_SIDE, IMAGE_MAX_SIDE);
+    png->end = sizeof signature;
+    code = code != 0 ? code : spng_set_png_stream(context, png_read, png);
+    code = code != 0 ? code : spng_get_ihdr(context, &png->header);
+    return code == 0 || png_fail(png, code, error);
+}
+
+static bool png_decode_with(struct png *png, spng_ctx *context, struct image *image, struct error *error)
+{
+    if (!png_begin(png, context, error)) {
+        return false;
     }
-    return true;
+    const size_t row_bytes = ((size_t)png->header.width * png->header.bit_depth * png_samples(png) + 7) / 8;
+    uint8_t *row = malloc(row_bytes);
+    int code = row ? spng_decode_image(context, NULL, 0, SPNG_FMT_RAW, SPNG_DECODE_PROGRESSIVE) : SPNG_EMEM;
+    bool done = code == 0 || png_fail(png, code, error);
+    if (done) {
+        read_palette(png, context);
+        done = image_create(image, png->header.width, png->header.height, error) &&
+               png_read_rows(png, context, row, row_bytes, image, error);
+    }
+    free(row);
+    code = done ? spng_decode_chunks(context) : 0; /* the last checksum */
+    return done && (code == 0 || png_fail(png, code, error));
 }
 
 static bool png_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
 {
-    struct png png = {.bytes = bytes, .size = size, .at = sizeof signature};
-    struct png_chunk chunk;
-    if (!png_read_header(&png, error) || !read_preamble(&png, &chunk, error) ||
-        !image_create(image, png.width, png.height, error)) {
+    struct png png = {.bytes = bytes, .size = size};
+    spng_ctx *context = spng_ctx_new(0);
+    const bool done = context ? png_decode_with(&png, context, image, error)
+                              : error_set(error, "out of memory while unpacking a PNG");
+    spng_ctx_free(context);
+    return done;
+}
+
+/* By the header, and for a palette by its colours. */
+static bool png_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error)
+{
+    struct png png = {.bytes = bytes, .size = size, .end = sizeof signature};
+    *more = true;
+    if (!next_chunk(&png) || !is_chunk(bytes + png.at, "IHDR") || png.end - png.at != CHUNK_OVERHEAD + HEADER_BYTES) {
+        *more = size < sizeof signature + CHUNK_OVERHEAD + HEADER_BYTES;
+        return error_set(error, "is a PNG that does not begin with IHDR");
+    }
+    const uint8_t *header = bytes + png.at + PNG_CHUNK_DATA;
+    const unsigned colour = header[9];
+    bool in_colour = (colour & SPNG_COLOR_TYPE_TRUECOLOR) != 0;
+    if (!check_size(get_be32(header), get_be32(header + 4), error)) {
+        *more = false;
         return false;
     }
-    png.row_bytes = 1 + ((size_t)png.width * png.depth * png.samples + 7) / 8;
-    png.rows = malloc(2 * png.row_bytes);
-    if (!png.rows || inflateInit(&png.inflate) != Z_OK) {
-        free(png.rows);
-        return error_set(error, "out of memory while unpacking a PNG");
+    if (colour == SPNG_COLOR_TYPE_INDEXED) {
+        if (!next_chunk(&png) || !is_chunk(bytes + png.at, "PLTE")) {
+            return error_set(error, "is a PNG without a palette");
+        }
+        in_colour = false;
+        for (size_t at = png.at + PNG_CHUNK_DATA; at + 7 <= png.end; at += 3) {
+            in_colour = in_colour || bytes[at] != bytes[at + 1] || bytes[at] != bytes[at + 2];
+        }
     }
-    png.inflate.next_in = chunk.bytes;
-    png.inflate.avail_in = (uInt)chunk.size;
-    bool done = read_image(&png, image, error);
-    inflateEnd(&png.inflate);
-    free(png.rows);
-    return done;
+    *head = (struct image_head){(int)get_be32(header), (int)get_be32(header + 4), in_colour ? IMAGE_RGB : 1};
+    return true;
 }
 
 /* --- writing --- */
@@ -602,9 +627,11 @@ static size_t seal_chunk(uint8_t *bytes, size_t at, const char *type, size_t siz
     return at + size + CHUNK_OVERHEAD;
 }
 
-bool image_encode_png(const uint8_t *pixels, int width, int height, uint8_t **bytes, size_t *size, struct error *error)
+bool image_encode_png(const struct image *image, uint8_t **bytes, size_t *size, struct error *error)
 {
-    size_t row = (size_t)width + 1, raw_bytes = row * (size_t)height;
+    const int width = image->width, height = image->height;
+    const size_t samples = (size_t)width * (size_t)image->channels, row = samples + 1, raw_bytes = row * (size_t)height;
+    const uint8_t colour = image->channels == 1 ? SPNG_COLOR_TYPE_GRAYSCALE : SPNG_COLOR_TYPE_TRUECOLOR;
     uLongf packed = compressBound((uLong)raw_bytes);
     uint8_t *raw = malloc(raw_bytes);
     uint8_t *file = malloc(sizeof signature + HEADER_BYTES + (size_t)packed + (size_t)3 * CHUNK_OVERHEAD);
@@ -615,14 +642,14 @@ bool image_encode_png(const uint8_t *pixels, int width, int height, uint8_t **by
     }
     for (int y = 0; y < height; y++) {
         raw[(size_t)y * row] = 0; /* no filter */
-        memcpy(raw + (size_t)y * row + 1, pixels + (size_t)y * (size_t)width, (size_t)width);
+        memcpy(raw + (size_t)y * row + 1, image->pixels + (size_t)y * samples, samples);
     }
     memcpy(file, signature, sizeof signature);
     size_t at = sizeof signature;
     uint8_t *header = file + at + 8;
     put_be32(header, (uint32_t)width);
     put_be32(header + 4, (uint32_t)height);
-    memcpy(header + 8, (uint8_t[]){8, GREY, 0, 0, 0}, 5);
+    memcpy(header + 8, (uint8_t[]){8, colour, 0, 0, 0}, 5);
     at = seal_chunk(file, at, "IHDR", HEADER_BYTES);
     bool done = compress(file + at + 8, &packed, raw, (uLong)raw_bytes) == Z_OK;
     free(raw);
@@ -636,39 +663,382 @@ bool image_encode_png(const uint8_t *pixels, int width, int height, uint8_t **by
     return true;
 }
 
+/* --- JPEG --- */
+
+/*
+ * JPEG by libjpeg-turbo. Arithmetic coding and 12 bits are refused. What a decoder would only warn of, such as data
+ * that ends early, is an error here. A progressive file has at most MOST_SCANS passes over its pixels, and fewer if it
+ * is large, since a scan of a few bytes costs as much as a whole one.
+ */
+
+enum { MOST_SCANS = 100, LARGE_SCANS = 16 /* of IMAGE_MAX_PIXELS */, JPEG_BLOCK = 8, JPEG_MOST_SAMPLING = 4 };
+
+/* What is known from the markers before the first scan. */
+struct jpeg_head {
+    unsigned width, height, components;
+    bool multiple; /* the pixels come in several scans */
+    int orientation;
+};
+
+static bool jpeg_is(const uint8_t *bytes, size_t size)
+{
+    return size >= 4 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF && bytes[3] >= 0xC0 && bytes[3] < 0xFF;
+}
+
+static unsigned get_16(const uint8_t *bytes, bool big)
+{
+    return big ? (unsigned)bytes[0] << 8 | bytes[1] : get_le16(bytes);
+}
+
+/* The orientation, 1 to 8, in the EXIF data of an APP1 segment; 1 if there is none. */
+static int exif_orientation(const uint8_t *bytes, size_t size)
+{
+    enum { TIFF = 6, TIFF_HEADER = 8, ENTRY = 12, ORIENTATION = 0x0112, SHORT = 3 };
+    if (size < TIFF + TIFF_HEADER || memcmp(bytes, "Exif\0", TIFF) != 0) {
+        return 1;
+    }
+    const uint8_t *tiff = bytes + TIFF;
+    const size_t left = size - TIFF;
+    const bool big = tiff[0] == 'M';
+    const uint32_t at = big ? get_be32(tiff + 4) : get_le32(tiff + 4);
+    if (at > left - 2) {
+        return 1;
+    }
+    const unsigned entries = get_16(tiff + at, big);
+    for (size_t i = 0; i < entries && at + 2 + (i + 1) * ENTRY <= left; i++) {
+        const uint8_t *entry = tiff + at + 2 + i * ENTRY;
+        if (get_16(entry, big) == ORIENTATION && get_16(entry + 2, big) == SHORT) {
+            const unsigned value = get_16(entry + 8, big);
+            return value >= 1 && value <= 8 ? (int)value : 1;
+        }
+    }
+    return 1;
+}
+
+static bool is_frame(uint8_t marker) /* SOF0 to SOF15, but for DHT, JPG and DAC */
+{
+    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+}
+
+/* Walks the segments up to the first scan. False: the bytes end before, or are no segments. */
+static bool jpeg_read_head(struct jpeg_head *head, const uint8_t *bytes, size_t size, bool *more)
+{
+    enum { START_OF_SCAN = 0xDA, APP1 = 0xE1 };
+    *head = (struct jpeg_head){.orientation = 1};
+    *more = true;
+    for (size_t at = 2; at + 4 <= size;) {
+        const uint8_t marker = bytes[at + 1];
+        if (bytes[at] != 0xFF) {
+            *more = false;
+            return false;
+        }
+        if (marker == 0xFF) { /* fill */
+            at++;
+            continue;
+        }
+        const size_t length = (size_t)bytes[at + 2] << 8 | bytes[at + 3];
+        if (length < 2 || at + 2 + length > size) {
+            *more = length >= 2;
+            return false;
+        }
+        const uint8_t *body = bytes + at + 4;
+        if (is_frame(marker) && length >= 8) {
+            head->height = (unsigned)body[1] << 8 | body[2];
+            head->width = (unsigned)body[3] << 8 | body[4];
+            head->components = body[5];
+            head->multiple = head->multiple || (marker & 3) == 2;
+        } else if (marker == APP1 && head->orientation == 1) {
+            head->orientation = exif_orientation(body, length - 2);
+        } else if (marker == START_OF_SCAN) {
+            head->multiple = head->multiple || length < 3 || body[0] < head->components;
+            return head->width > 0;
+        }
+        at += 2 + length;
+    }
+    return false;
+}
+
+static bool jpeg_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error)
+{
+    struct jpeg_head jpeg;
+    if (!jpeg_read_head(&jpeg, bytes, size, more)) {
+        return error_set(error,
+                         *more ? "is a JPEG that ends at byte %zu, before its pixels"
+                               : "is a JPEG that is damaged within its first %zu bytes",
+                         size);
+    }
+    if (!check_size(jpeg.width, jpeg.height, error)) {
+        return false;
+    }
+    const bool turned = jpeg.orientation > 4;
+    *head = (struct image_head){(int)(turned ? jpeg.height : jpeg.width), (int)(turned ? jpeg.width : jpeg.height),
+                                jpeg.components == 1 ? 1 : IMAGE_RGB};
+    return true;
+}
+
+/* Coefficients of all scans are kept, two bytes each, in blocks up to the largest sampling factor. */
+static size_t jpeg_coefficients(const struct jpeg_head *head)
+{
+    const size_t unit = JPEG_BLOCK * JPEG_MOST_SAMPLING;
+    const size_t width = (head->width + unit - 1) / unit * unit, height = (head->height + unit - 1) / unit * unit;
+    return head->multiple ? 2 * width * height * head->components : 0;
+}
+
+/* What decoding takes besides the image. */
+static size_t jpeg_memory(const struct jpeg_head *head)
+{
+    enum { TABLES = 512 << 10, LINES = 64 /* of samples, where they are sampled up and converted */ };
+    return TABLES + (size_t)head->width * LINES * (head->components < 3 ? 3 : head->components) +
+           jpeg_coefficients(head);
+}
+
+struct jpeg {
+    struct jpeg_decompress_struct decoder;
+    struct jpeg_error_mgr errors;
+    struct jpeg_progress_mgr progress;
+    struct jpeg_head head;
+    jmp_buf failed;
+    bool done;
+    struct error *error;
+};
+
+/* Called by the library, which does not go on: ends the decoding. */
+static void jpeg_failed(j_common_ptr common)
+{
+    struct jpeg *jpeg = common->client_data;
+    char text[JMSG_LENGTH_MAX];
+    jpeg->errors.format_message(common, text);
+    error_set(jpeg->error, "is a JPEG that cannot be read: %s", text);
+    longjmp(jpeg->failed, 1);
+}
+
+/* Of the warnings those that say that pixels are missing or wrong are errors. */
+static void jpeg_warned(j_common_ptr common, int level)
+{
+    const int code = common->err->msg_code;
+    if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_JFIF_MAJOR && code != JWRN_ADOBE_XFORM &&
+        code != JWRN_BOGUS_PROGRESSION) {
+        jpeg_failed(common);
+    }
+}
+
+static void jpeg_no_output(j_common_ptr common)
+{
+    (void)common;
+}
+
+static void jpeg_count_scans(j_common_ptr common)
+{
+    struct jpeg *jpeg = common->client_data;
+    const uint64_t scans = (uint64_t)jpeg->decoder.input_scan_number;
+    const uint64_t pixels = (uint64_t)jpeg->decoder.image_width * jpeg->decoder.image_height;
+    if (scans > MOST_SCANS || scans * pixels > (uint64_t)LARGE_SCANS * IMAGE_MAX_PIXELS) {
+        error_set(jpeg->error, "is a JPEG of more than %d scans; save it again", (int)scans - 1);
+        longjmp(jpeg->failed, 1);
+    }
+}
+
+/* Where pixel (x, y) of the file belongs in the upright image. */
+static size_t upright(const struct jpeg *jpeg, size_t x, size_t y)
+{
+    const size_t width = jpeg->head.width, height = jpeg->head.height, right = width - 1 - x, below = height - 1 - y;
+    switch (jpeg->head.orientation) {
+    case 2:
+        return y * width + right;
+    case 3:
+        return below * width + right;
+    case 4:
+        return below * width + x;
+    case 5:
+        return x * height + y;
+    case 6:
+        return x * height + below;
+    case 7:
+        return right * height + below;
+    case 8:
+        return right * height + y;
+    default:
+        return y * width + x;
+    }
+}
+
+/* Of CMYK; Adobe's programs store the inks inverted, and say so in a marker. */
+static uint8_t jpeg_ink(const struct jpeg *jpeg, unsigned ink, unsigned black)
+{
+    const bool inverted = jpeg->decoder.saw_Adobe_marker;
+    return (uint8_t)(((inverted ? ink : 255 - ink) * (inverted ? black : 255 - black) + 127) / 255);
+}
+
+static void jpeg_put_row(const struct jpeg *jpeg, const uint8_t *row, size_t y, struct image *image)
+{
+    const size_t samples = (size_t)jpeg->decoder.output_components;
+    for (size_t x = 0; x < jpeg->head.width; x++, row += samples) {
+        const bool is_ink = samples == 4;
+        const struct colour colour = {is_ink ? jpeg_ink(jpeg, row[0], row[3]) : row[0],
+                                      is_ink         ? jpeg_ink(jpeg, row[1], row[3])
+                                      : samples == 3 ? row[1]
+                                                     : row[0],
+                                      is_ink         ? jpeg_ink(jpeg, row[2], row[3])
+                                      : samples == 3 ? row[2]
+                                                     : row[0],
+                                      255};
+        set_pixel(image, upright(jpeg, x, y), colour);
+    }
+}
+
+/* Grey of a picture in luma and chroma is its luma. */
+static J_COLOR_SPACE jpeg_output(const struct jpeg_decompress_struct *decoder, int channels)
+{
+    const bool has_luma = decoder->jpeg_color_space == JCS_YCbCr || decoder->jpeg_color_space == JCS_GRAYSCALE;
+    return decoder->num_components == 4 ? JCS_CMYK : has_luma && channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+}
+
+/* Leaves by jpeg->failed if the file is damaged. */
+static bool jpeg_decode_with(struct jpeg *jpeg, const uint8_t *bytes, size_t size, struct image *image)
+{
+    struct jpeg_decompress_struct *decoder = &jpeg->decoder;
+    jpeg_create_decompress(decoder);
+    decoder->progress = &jpeg->progress;
+    jpeg_mem_src(decoder, bytes, (unsigned long)size);
+    jpeg_read_header(decoder, TRUE);
+    const unsigned components = (unsigned)decoder->num_components;
+    if (decoder->data_precision != 8 || (components != 1 && components != 3 && components != 4)) {
+        return error_set(jpeg->error, "is a JPEG of %d bits in %u components; save it in grey or RGB with 8 bits",
+                         decoder->data_precision, components);
+    }
+    if (decoder->image_width != jpeg->head.width || decoder->image_height != jpeg->head.height) {
+        return error_set(jpeg->error, "is a JPEG that states two sizes");
+    }
+    const bool turned = jpeg->head.orientation > 4;
+    if (!image_create(image, turned ? jpeg->head.height : jpeg->head.width,
+                      turned ? jpeg->head.width : jpeg->head.height, jpeg->error)) {
+        return false;
+    }
+    decoder->mem->max_memory_to_use = (long)jpeg_memory(&jpeg->head);
+    decoder->out_color_space = jpeg_output(decoder, image->channels);
+    decoder->dct_method = JDCT_ISLOW;
+    jpeg_start_decompress(decoder);
+    JSAMPARRAY row = decoder->mem->alloc_sarray((j_common_ptr)decoder, JPOOL_IMAGE,
+                                                decoder->output_width * (unsigned)decoder->output_components, 1);
+    while (decoder->output_scanline < decoder->output_height) {
+        const size_t y = decoder->output_scanline;
+        jpeg_read_scanlines(decoder, row, 1);
+        jpeg_put_row(jpeg, row[0], y, image);
+    }
+    jpeg_finish_decompress(decoder);
+    return true;
+}
+
+static bool jpeg_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
+{
+    struct jpeg jpeg = {.error = error, .progress = {.progress_monitor = jpeg_count_scans}};
+    struct image_head head;
+    bool more;
+    if (!jpeg_examine(&head, bytes, size, &more, error)) {
+        return false;
+    }
+    jpeg_read_head(&jpeg.head, bytes, size, &more);
+    jpeg.decoder.err = jpeg_std_error(&jpeg.errors);
+    jpeg.decoder.client_data = &jpeg;
+    jpeg.errors.error_exit = jpeg_failed;
+    jpeg.errors.emit_message = jpeg_warned;
+    jpeg.errors.output_message = jpeg_no_output;
+    if (setjmp(jpeg.failed) == 0) {
+        jpeg.done = jpeg_decode_with(&jpeg, bytes, size, image);
+    }
+    jpeg_destroy_decompress(&jpeg.decoder);
+    return jpeg.done;
+}
+
 /* --- Any format --- */
 
 /* Finds the format by the first bytes; file names are not trusted. */
 
+static const struct image_format {
+    bool (*is)(const uint8_t *bytes, size_t size);
+    bool (*decode)(struct image *image, const uint8_t *bytes, size_t size, struct error *error);
+    bool (*examine)(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error);
+} image_formats[] = {
+    {jpeg_is, jpeg_decode, jpeg_examine},
+    {png_is, png_decode, png_examine},
+    {bmp_is, bmp_decode, bmp_examine},
+    {pnm_is, pnm_decode, pnm_examine},
+};
+
+static const struct image_format *format_of(const uint8_t *bytes, size_t size)
+{
+    for (size_t i = 0; i < sizeof image_formats / sizeof image_formats[0]; i++) {
+        if (image_formats[i].is(bytes, size)) {
+            return &image_formats[i];
+        }
+    }
+    return NULL;
+}
+
+/* The name of a format that can't be read; NULL: none of them. */
+static const char *foreign_format(const uint8_t *bytes, size_t size)
+{
+    static const struct {
+        const char *name, *begin;
+        size_t at, size;
+    } foreign[] = {{"GIF", "GIF87a", 0, 6},    {"GIF", "GIF89a", 0, 6},    {"WebP", "WEBP", 8, 4},
+                   {"TIFF", "II*\0", 0, 4},    {"TIFF", "MM\0*", 0, 4},    {"AVIF", "ftypavif", 4, 8},
+                   {"HEIC", "ftypheic", 4, 8}, {"HEIF", "ftypmif1", 4, 8}, {"JPEG 2000", "\0\0\0\fjP  ", 0, 8},
+                   {"Photoshop", "8BPS", 0, 4}};
+    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
+        if (size >= foreign[i].at + foreign[i].size &&
+            memcmp(bytes + foreign[i].at, foreign[i].begin, foreign[i].size) == 0) {
+            return foreign[i].name;
+        }
+    }
+    return NULL;
+}
+
 bool image_is_known(const uint8_t *bytes, size_t size)
 {
-    return png_is(bytes, size) || bmp_is(bytes, size) || pnm_is(bytes, size);
+    return format_of(bytes, size) || foreign_format(bytes, size);
+}
+
+/* The format; NULL: the error says what else the bytes are. */
+static const struct image_format *need_format(const uint8_t *bytes, size_t size, struct error *error)
+{
+    const struct image_format *format = format_of(bytes, size);
+    const char *foreign = format ? NULL : foreign_format(bytes, size);
+    if (foreign) {
+        error_set(error, "is a %s picture, which is not read; convert it to PNG or JPEG", foreign);
+    } else if (!format) {
+        error_set(error, "is not a JPEG, PNG, BMP or PGM picture");
+    }
+    return format;
+}
+
+bool image_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error)
+{
+    const struct image_format *format = need_format(bytes, size, error);
+    *more = false;
+    return format && format->examine(head, bytes, size, more, error);
 }
 
 size_t image_memory(const uint8_t *bytes, size_t size)
 {
-    enum { ROWS = 2 * IMAGE_MAX_SIDE * 8, LEAST_BITS = 8 /* pixels in a byte */ };
-    if (!image_is_known(bytes, size)) {
+    enum { ROWS = 6 * IMAGE_MAX_SIDE * 8 /* libspng's, and ours */, CONTEXT = 256 << 10 };
+    struct image_head head;
+    struct jpeg_head jpeg;
+    struct error error;
+    bool more;
+    if (!image_examine(&head, bytes, size, &more, &error)) {
         return 0;
     }
-    const uint64_t most = size < IMAGE_MAX_PIXELS / LEAST_BITS ? size * LEAST_BITS : IMAGE_MAX_PIXELS;
-    const uint64_t pixels = png_is(bytes, size) ? png_pixels(bytes, size) : most;
-    return pixels > IMAGE_MAX_PIXELS ? 0 : (size_t)pixels + ROWS;
+    const size_t pixels = (size_t)head.width * (size_t)head.height * IMAGE_RGB;
+    return pixels +
+           (jpeg_is(bytes, size) && jpeg_read_head(&jpeg, bytes, size, &more) ? jpeg_memory(&jpeg) : ROWS + CONTEXT);
 }
 
-bool image_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
+bool image_decode(struct image *image, const uint8_t *bytes, size_t size, int channels, struct error *error)
 {
-    bool done;
-    *image = (struct image){0};
-    if (png_is(bytes, size)) {
-        done = png_decode(image, bytes, size, error);
-    } else if (bmp_is(bytes, size)) {
-        done = bmp_decode(image, bytes, size, error);
-    } else if (pnm_is(bytes, size)) {
-        done = pnm_decode(image, bytes, size, error);
-    } else {
-        done = error_set(error, "is not a PNG, BMP or PGM image");
-    }
+    const struct image_format *format = need_format(bytes, size, error);
+    *image = (struct image){.channels = channels};
+    const bool done = format && format->decode(image, bytes, size, error);
     if (!done) {
         image_free(image);
     }
@@ -708,13 +1078,13 @@ static bool has_light_border(const struct image *image)
     return 2 * light > all;
 }
 
-/* Bounding box of the ink; the whole image if there is none. */
-static struct box find_ink(const uint8_t *pixels, int width, int height)
+/* Bounding box of the ink, in an image that is inverted by `flip`; the whole image if there is none. */
+static struct box find_ink(const uint8_t *pixels, int width, int height, uint8_t flip)
 {
     struct box box = {width, height, 0, 0};
     for (int y = 0; y < height; y++) {
         for (int x = 0; x < width; x++) {
-            if (pixels[(size_t)y * (size_t)width + (size_t)x] >= INK) {
+            if ((pixels[(size_t)y * (size_t)width + (size_t)x] ^ flip) >= INK) {
                 box.left = x < box.left ? x : box.left;
                 box.right = x + 1 > box.right ? x + 1 : box.right;
                 box.top = y < box.top ? y : box.top;
@@ -740,15 +1110,28 @@ static float resample(const float *values, int count, int stride, int i, double 
     return weights > 0 ? (float)(sum / weights) : 0;
 }
 
-/* from: [from_height, from_width]; half: [from_height, to_width], scratch; to: [to_height, to_width] */
-static void resize(const float *from, int from_width, int from_height, float *half, float *to, int to_width,
-                   int to_height)
+/* One channel of a box of an image, inverted by `flip`. */
+struct plane {
+    const struct image *image;
+    struct box box;
+    int channel;
+    uint8_t flip;
+};
+
+/* row: [plane's width] and half: [plane's height, to_width], scratch; to: [to_height, to_width] */
+static void resize(const struct plane *plane, float *row, float *half, float *to, int to_width, int to_height)
 {
+    const struct box *box = &plane->box;
+    const size_t channels = (size_t)plane->image->channels, line = (size_t)plane->image->width * channels;
+    const int from_width = box->right - box->left, from_height = box->bottom - box->top;
     double scale_x = (double)from_width / to_width, scale_y = (double)from_height / to_height;
     for (int y = 0; y < from_height; y++) {
+        const uint8_t *from = plane->image->pixels + (size_t)(box->top + y) * line + (size_t)plane->channel;
+        for (int x = 0; x < from_width; x++) {
+            row[x] = (float)(from[(size_t)(box->left + x) * channels] ^ plane->flip);
+        }
         for (int x = 0; x < to_width; x++) {
-            half[(size_t)y * (size_t)to_width + (size_t)x] =
-                resample(from + (size_t)y * (size_t)from_width, from_width, 1, x, scale_x);
+            half[(size_t)y * (size_t)to_width + (size_t)x] = resample(row, from_width, 1, x, scale_x);
         }
     }
     for (int y = 0; y < to_height; y++) {
@@ -789,47 +1172,63 @@ static int at_least_one(double size)
     return size < 1 ? 1 : (int)lround(size);
 }
 
-bool image_fit(const struct image *image, int width, int height, uint8_t *fitted, struct error *error)
+/* Scratch of `resize`, and its result. */
+static size_t resize_floats(int from_width, int from_height, int to_width, int to_height)
 {
-    size_t pixels = (size_t)image->width * (size_t)image->height;
-    if (image->width == width && image->height == height) {
-        memcpy(fitted, image->pixels, pixels);
-        return true;
-    }
-    uint8_t flip = has_light_border(image) ? 255 : 0;
-    uint8_t *light = malloc(pixels);
-    float *ink = NULL;
-    bool done = false;
-    if (!light) {
-        goto out;
-    }
-    for (size_t i = 0; i < pixels; i++) {
-        light[i] = image->pixels[i] ^ flip;
-    }
-    struct box box = find_ink(light, image->width, image->height);
-    int ink_width = box.right - box.left, ink_height = box.bottom - box.top;
+    return (size_t)from_width + ((size_t)from_height + (size_t)to_height) * (size_t)to_width;
+}
+
+size_t image_fit_memory(int height, const struct image_shape *shape)
+{
+    return resize_floats(IMAGE_MAX_SIDE, height, shape->width, shape->height) * sizeof(float);
+}
+
+/* scratch: [resize_floats] */
+static void fit_digit(const struct plane *plane, float *scratch, const struct image_shape *shape, uint8_t *fitted)
+{
+    const int ink_width = plane->box.right - plane->box.left, ink_height = plane->box.bottom - plane->box.top;
+    const int width = shape->width, height = shape->height;
     double scale = fmax(ink_width / (20.0 / 28.0 * width), ink_height / (20.0 / 28.0 * height));
     int to_width = at_least_one(ink_width / scale), to_height = at_least_one(ink_height / scale);
     to_width = to_width > width ? width : to_width;
     to_height = to_height > height ? height : to_height;
-    size_t cut = (size_t)ink_width * (size_t)ink_height, half = (size_t)ink_height * (size_t)to_width;
-    ink = malloc((cut + half + (size_t)to_width * (size_t)to_height) * sizeof *ink);
-    if (!ink) {
-        goto out;
-    }
-    for (int y = 0; y < ink_height; y++) {
-        for (int x = 0; x < ink_width; x++) {
-            ink[(size_t)y * (size_t)ink_width + (size_t)x] =
-                (float)light[(size_t)(box.top + y) * (size_t)image->width + (size_t)(box.left + x)];
+    float *half = scratch + ink_width, *to = half + (size_t)ink_height * (size_t)to_width;
+    resize(plane, scratch, half, to, to_width, to_height);
+    place(to, to_width, to_height, fitted, width, height);
+}
+
+static void fit_scaled(struct plane *plane, float *scratch, const struct image_shape *shape, uint8_t *fitted)
+{
+    const size_t pixels = (size_t)shape->width * (size_t)shape->height, channels = (size_t)plane->image->channels;
+    float *half = scratch + plane->image->width, *to = half + (size_t)plane->image->height * (size_t)shape->width;
+    for (plane->channel = 0; plane->channel < plane->image->channels; plane->channel++) {
+        resize(plane, scratch, half, to, shape->width, shape->height);
+        for (size_t i = 0; i < pixels; i++) {
+            fitted[i * channels + (size_t)plane->channel] = (uint8_t)lroundf(fminf(fmaxf(to[i], 0), 255));
         }
     }
-    resize(ink, ink_width, ink_height, ink + cut, ink + cut + half, to_width, to_height);
-    place(ink + cut + half, to_width, to_height, fitted, width, height);
-    done = true;
-out:
-    free(ink);
-    free(light);
-    return done || error_set(error, "out of memory while scaling an image of %dx%d", image->width, image->height);
+}
+
+bool image_fit(const struct image *image, const struct image_shape *shape, uint8_t *fitted, struct error *error)
+{
+    if (image->width == shape->width && image->height == shape->height) {
+        memcpy(fitted, image->pixels, image_values(shape));
+        return true;
+    }
+    struct plane plane = {.image = image, .box = {0, 0, image->width, image->height}};
+    float *scratch = malloc(resize_floats(image->width, image->height, shape->width, shape->height) * sizeof *scratch);
+    if (!scratch) {
+        return error_set(error, "out of memory while scaling an image of %dx%d", image->width, image->height);
+    }
+    if (shape->digits && image->channels == 1) {
+        plane.flip = has_light_border(image) ? 255 : 0;
+        plane.box = find_ink(image->pixels, image->width, image->height, plane.flip);
+        fit_digit(&plane, scratch, shape, fitted);
+    } else {
+        fit_scaled(&plane, scratch, shape, fitted);
+    }
+    free(scratch);
+    return true;
 }
 
 int image_side(int pixels)
@@ -838,15 +1237,28 @@ int image_side(int pixels)
     return side * side == pixels ? side : 0;
 }
 
-bool image_fit_inputs(const struct image *image, int inputs, uint8_t *fitted, struct error *error)
+bool image_size_parse(const char *text, int *height, int *width, struct error *error)
 {
-    int side = image_side(inputs);
-    if ((int64_t)image->width * image->height == inputs) {
-        return image_fit(image, image->width, image->height, fitted, error);
+    char end;
+    *height = *width = 0;
+    if (strcmp(text, "auto") == 0) {
+        return true;
     }
-    if (side == 0) {
-        return error_set(error, "is an image of %dx%d, but the model's %d inputs are not a square to scale it to",
-                         image->width, image->height, inputs);
+    if (strspn(text, "0123456789x") == strlen(text) && strlen(text) < 12) {
+        const int read = sscanf(text, "%dx%d%c", height, width, &end);
+        *width = read == 1 && !strchr(text, 'x') ? *height : *width;
+        if ((read == 1 || read == 2) && *height >= 1 && *width >= 1 && *height <= IMAGE_MAX_SIDE &&
+            *width <= IMAGE_MAX_SIDE) {
+            return true;
+        }
     }
-    return image_fit(image, side, side, fitted, error);
+    return error_set(error, "data.image_size: must be auto, a side (32) or height x width (32x48), not \"%.64s\"",
+                     text);
+}
+
+struct image_shape image_shape_of(int inputs)
+{
+    const int side = image_side(inputs);
+    return (struct image_shape){
+        .height = side > 0 ? side : inputs > 0, .width = side > 0 ? side : inputs, .channels = 1, .digits = side > 0};
 }

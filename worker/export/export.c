@@ -201,11 +201,11 @@ static bool npz_write(const char *path, const struct model *model, const float *
 
 /* trainer export: writes a trained model's weights in other programs' formats. */
 
-enum { MOST_PROPERTIES = 10, TEXT_SIZE = 256 };
+enum { MOST_PROPERTIES = 12, TEXT_SIZE = 256 };
 
 /* Metadata of an exported model. */
 struct export_facts {
-    char step[24], layers[TEXT_SIZE], threshold[32];
+    char step[24], layers[TEXT_SIZE], threshold[32], shape[48];
     struct onnx_property properties[MOST_PROPERTIES];
     int count;
     const char *preprocessing; /* for a table, borrowed; NULL: images. Stored as a property, too */
@@ -242,6 +242,12 @@ static void collect_facts(struct export_facts *facts, const struct trained *trai
     }
     if (info->preprocessing) {
         add_fact(facts, "preprocessing", info->preprocessing);
+    }
+    if (trained->shape.height > 0) {
+        snprintf(facts->shape, sizeof facts->shape, "%d,%d,%d", trained->shape.height, trained->shape.width,
+                 trained->shape.channels);
+        add_fact(facts, "image_shape", facts->shape);
+        add_fact(facts, "image_fit", trained->shape.digits ? "digits" : "scale");
     }
     if (info->class_names) {
         add_fact(facts, "class_names", info->class_names);

@@ -45,117 +45,156 @@ enum { ATTRIBUTE_NAME = 1, ATTRIBUTE_I = 3, ATTRIBUTE_INTS = 8, ATTRIBUTE_STRING
 enum { TYPE_INT = 2, TYPE_INTS = 7, TYPE_STRINGS = 8 };
 enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9 };
 
-static size_t begin_node(struct proto *graph, const char *const *inputs, const char *output)
+/* A graph being written. */
+struct graph {
+    struct proto *proto;
+    const struct schema *schema; /* of a table; NULL: pictures */
+};
+
+static bool is_column_name(const struct schema *schema, const char *name)
 {
-    size_t node = proto_begin(graph, GRAPH_NODE);
-    for (; *inputs; inputs++) {
-        proto_text(graph, NODE_INPUT, *inputs);
+    for (int i = 0; schema && i < schema->count; i++) {
+        if (schema->columns[i].role == SCHEMA_FEATURE && strcmp(schema->columns[i].name, name) == 0) {
+            return true;
+        }
     }
-    proto_text(graph, NODE_OUTPUT, output);
+    return false;
+}
+
+/*
+ * The name of a value. Columns keep theirs, passed as the schema's own pointer; another value that is called as a
+ * column gets an underscore more.
+ */
+static void put_name(struct graph *graph, int field, const char *name)
+{
+    char other[128]; /* the graph's own names are short */
+    bool is_column = false;
+    for (int i = 0; graph->schema && i < graph->schema->count; i++) {
+        is_column = is_column || graph->schema->columns[i].name == name;
+    }
+    if (is_column || !is_column_name(graph->schema, name)) {
+        proto_text(graph->proto, field, name);
+        return;
+    }
+    size_t size = (size_t)snprintf(other, sizeof other - 1, "%s", name);
+    do {
+        other[size++] = '_';
+        other[size] = '\0';
+    } while (size + 2 < sizeof other && is_column_name(graph->schema, other));
+    proto_text(graph->proto, field, other);
+}
+
+static size_t begin_node(struct graph *graph, const char *const *inputs, const char *output)
+{
+    size_t node = proto_begin(graph->proto, GRAPH_NODE);
+    for (; *inputs; inputs++) {
+        put_name(graph, NODE_INPUT, *inputs);
+    }
+    put_name(graph, NODE_OUTPUT, output);
     return node;
 }
 
 /* A node without attributes. */
-static void onnx_node(struct proto *graph, const char *op, const char *name, const char *const *inputs,
+static void onnx_node(struct graph *graph, const char *op, const char *name, const char *const *inputs,
                       const char *output)
 {
     size_t node = begin_node(graph, inputs, output);
-    proto_text(graph, NODE_NAME, name);
-    proto_text(graph, NODE_OP, op);
-    proto_end(graph, node);
+    put_name(graph, NODE_NAME, name);
+    proto_text(graph->proto, NODE_OP, op);
+    proto_end(graph->proto, node);
 }
 
 /*
  * A node with attributes, which are added until onnx_node_end; domain NULL: ONNX's own. It is named after its output.
  */
-static size_t onnx_node_begin(struct proto *graph, const char *op, const char *domain, const char *const *inputs,
+static size_t onnx_node_begin(struct graph *graph, const char *op, const char *domain, const char *const *inputs,
                               const char *output)
 {
     size_t node = begin_node(graph, inputs, output);
-    proto_text(graph, NODE_NAME, output);
-    proto_text(graph, NODE_OP, op);
+    put_name(graph, NODE_NAME, output);
+    proto_text(graph->proto, NODE_OP, op);
     if (domain) {
-        proto_text(graph, NODE_DOMAIN, domain);
+        proto_text(graph->proto, NODE_DOMAIN, domain);
     }
     return node;
 }
 
-static void onnx_node_end(struct proto *graph, size_t begun)
+static void onnx_node_end(struct graph *graph, size_t begun)
 {
-    proto_end(graph, begun);
+    proto_end(graph->proto, begun);
 }
 
-static size_t begin_attribute(struct proto *graph, const char *name, int type)
+static size_t begin_attribute(struct graph *graph, const char *name, int type)
 {
-    size_t attribute = proto_begin(graph, NODE_ATTRIBUTE);
-    proto_text(graph, ATTRIBUTE_NAME, name);
-    proto_integer(graph, ATTRIBUTE_TYPE, type);
+    size_t attribute = proto_begin(graph->proto, NODE_ATTRIBUTE);
+    proto_text(graph->proto, ATTRIBUTE_NAME, name);
+    proto_integer(graph->proto, ATTRIBUTE_TYPE, type);
     return attribute;
 }
 
-static void onnx_attribute(struct proto *graph, const char *name, int64_t value)
+static void onnx_attribute(struct graph *graph, const char *name, int64_t value)
 {
     size_t attribute = begin_attribute(graph, name, TYPE_INT);
-    proto_integer(graph, ATTRIBUTE_I, value);
-    proto_end(graph, attribute);
+    proto_integer(graph->proto, ATTRIBUTE_I, value);
+    proto_end(graph->proto, attribute);
 }
 
-static void onnx_attribute_list(struct proto *graph, const char *name, const int64_t *values, size_t count)
+static void onnx_attribute_list(struct graph *graph, const char *name, const int64_t *values, size_t count)
 {
     size_t attribute = begin_attribute(graph, name, TYPE_INTS);
-    proto_packed_integers(graph, ATTRIBUTE_INTS, values, count);
-    proto_end(graph, attribute);
+    proto_packed_integers(graph->proto, ATTRIBUTE_INTS, values, count);
+    proto_end(graph->proto, attribute);
 }
 
-static size_t onnx_attribute_texts_begin(struct proto *graph, const char *name)
+static size_t onnx_attribute_texts_begin(struct graph *graph, const char *name)
 {
     return begin_attribute(graph, name, TYPE_STRINGS);
 }
 
-static void onnx_attribute_text(struct proto *graph, const char *text)
+static void onnx_attribute_text(struct graph *graph, const char *text)
 {
-    proto_text(graph, ATTRIBUTE_STRINGS, text);
+    proto_text(graph->proto, ATTRIBUTE_STRINGS, text);
 }
 
-static void onnx_attribute_end(struct proto *graph, size_t begun)
+static void onnx_attribute_end(struct graph *graph, size_t begun)
 {
-    proto_end(graph, begun);
+    proto_end(graph->proto, begun);
 }
 
 /* Begins a constant; after its little-endian bytes (proto_raw), onnx_tensor_end ends it. */
-static size_t onnx_tensor_begin(struct proto *graph, const char *name, enum onnx_type type, const int64_t *sizes,
+static size_t onnx_tensor_begin(struct graph *graph, const char *name, enum onnx_type type, const int64_t *sizes,
                                 int dimensions, size_t *raw)
 {
-    size_t tensor = proto_begin(graph, GRAPH_TENSOR);
-    proto_packed_integers(graph, TENSOR_DIMS, sizes, (size_t)dimensions);
-    proto_integer(graph, TENSOR_TYPE, type);
-    proto_text(graph, TENSOR_NAME, name);
-    *raw = proto_begin(graph, TENSOR_RAW);
+    size_t tensor = proto_begin(graph->proto, GRAPH_TENSOR);
+    proto_packed_integers(graph->proto, TENSOR_DIMS, sizes, (size_t)dimensions);
+    proto_integer(graph->proto, TENSOR_TYPE, type);
+    put_name(graph, TENSOR_NAME, name);
+    *raw = proto_begin(graph->proto, TENSOR_RAW);
     return tensor;
 }
 
-static void onnx_tensor_end(struct proto *graph, size_t begun, size_t raw)
+static void onnx_tensor_end(struct graph *graph, size_t begun, size_t raw)
 {
-    proto_end(graph, raw);
-    proto_end(graph, begun);
+    proto_end(graph->proto, raw);
+    proto_end(graph->proto, begun);
 }
 
-static void put_list(struct proto *graph, const char *name, enum onnx_type type, const void *values, int count)
+static void put_list(struct graph *graph, const char *name, enum onnx_type type, const void *values, int count)
 {
     const int64_t length = count;
     size_t raw;
     const size_t tensor = onnx_tensor_begin(graph, name, type, &length, 1, &raw);
-    proto_raw(graph, values, (size_t)count * 8);
+    proto_raw(graph->proto, values, (size_t)count * 8);
     onnx_tensor_end(graph, tensor, raw);
 }
 
 /* Constants of one dimension. */
-static void onnx_integers(struct proto *graph, const char *name, const int64_t *values, int count)
+static void onnx_integers(struct graph *graph, const char *name, const int64_t *values, int count)
 {
     put_list(graph, name, ONNX_INT64, values, count);
 }
 
-static void onnx_doubles(struct proto *graph, const char *name, const double *values, int count)
+static void onnx_doubles(struct graph *graph, const char *name, const double *values, int count)
 {
     put_list(graph, name, ONNX_DOUBLE, values, count);
 }
@@ -165,22 +204,22 @@ static void onnx_doubles(struct proto *graph, const char *name, const double *va
  *
  * ValueInfoProto: name, type.tensor_type with its elem_type and shape, whose dims are a name and a number.
  */
-static void onnx_value(struct proto *graph, int field, const char *name, enum onnx_type type, int width)
+static void onnx_value(struct graph *graph, int field, const char *name, enum onnx_type type, int width)
 {
-    size_t value = proto_begin(graph, field);
-    proto_text(graph, 1, name);
-    size_t type_proto = proto_begin(graph, 2), tensor = proto_begin(graph, 1); /* TypeProto.tensor_type */
-    proto_integer(graph, 1, type);
-    size_t shape = proto_begin(graph, 2), batch = proto_begin(graph, 1);
-    proto_text(graph, 2, "batch"); /* dim_param */
-    proto_end(graph, batch);
-    size_t dimension = proto_begin(graph, 1);
-    proto_integer(graph, 1, width); /* dim_value */
-    proto_end(graph, dimension);
-    proto_end(graph, shape);
-    proto_end(graph, tensor);
-    proto_end(graph, type_proto);
-    proto_end(graph, value);
+    size_t value = proto_begin(graph->proto, field);
+    put_name(graph, 1, name);
+    size_t type_proto = proto_begin(graph->proto, 2), tensor = proto_begin(graph->proto, 1); /* TypeProto.tensor_type */
+    proto_integer(graph->proto, 1, type);
+    size_t shape = proto_begin(graph->proto, 2), batch = proto_begin(graph->proto, 1);
+    proto_text(graph->proto, 2, "batch"); /* dim_param */
+    proto_end(graph->proto, batch);
+    size_t dimension = proto_begin(graph->proto, 1);
+    proto_integer(graph->proto, 1, width); /* dim_value */
+    proto_end(graph->proto, dimension);
+    proto_end(graph->proto, shape);
+    proto_end(graph->proto, tensor);
+    proto_end(graph->proto, type_proto);
+    proto_end(graph->proto, value);
 }
 
 /* --- Tables --- */
@@ -213,27 +252,6 @@ static void onnx_value(struct proto *graph, int field, const char *name, enum on
 
 enum { TO_FLOAT = ONNX_FLOAT, TO_INTEGER = ONNX_INT64, TO_DOUBLE = ONNX_DOUBLE };
 
-/* False if a column has the name of another value of the graph. */
-static bool onnx_table_check(const struct schema *schema, struct error *error)
-{
-    static const char *const taken[] = {"prediction", "probabilities", "error", "flag"};
-    for (int i = 0; i < schema->count; i++) {
-        const struct schema_column *column = &schema->columns[i];
-        bool is_taken = strncmp(column->name, "trainer/", 8) == 0 || strncmp(column->name, "layer", 5) == 0;
-        is_taken = is_taken && strchr(column->name, '/');
-        for (size_t j = 0; j < sizeof taken / sizeof taken[0]; j++) {
-            is_taken = is_taken || strcmp(column->name, taken[j]) == 0;
-        }
-        if (column->role == SCHEMA_FEATURE && is_taken) {
-            return error_set(error,
-                             "column %.64s is called as an output or a layer of the ONNX model; rename it and train "
-                             "again, or use --format=safetensors",
-                             column->name);
-        }
-    }
-    return true;
-}
-
 static bool is_number(const struct schema_column *column)
 {
     return column->role == SCHEMA_FEATURE && column->kind != SCHEMA_CATEGORY;
@@ -260,7 +278,7 @@ static int count_columns(const struct schema *schema, column_test *test)
     return count;
 }
 
-static void cast(struct proto *graph, const char *input, int type, const char *output)
+static void cast(struct graph *graph, const char *input, int type, const char *output)
 {
     size_t node = onnx_node_begin(graph, "Cast", NULL, ONNX_NAMES(input), output);
     onnx_attribute(graph, "to", type);
@@ -268,24 +286,25 @@ static void cast(struct proto *graph, const char *input, int type, const char *o
 }
 
 /* One integer, as the operators expect it. */
-static void put_integer(struct proto *graph, const char *name, int64_t value)
+static void put_integer(struct graph *graph, const char *name, int64_t value)
 {
     onnx_integers(graph, name, &value, 1);
 }
 
 /* --- numbers --- */
 
-enum figure { FILL, CENTER, SCALE };
+enum figure { FILL, CENTER, SCALE, LOW, HIGH };
 
 static double figure_of(const struct schema_column *column, int part, enum figure figure)
 {
-    const double number[] = {column->fill, column->center, column->scale};
-    const double date[] = {column->parts[part].fill, column->parts[part].center, column->parts[part].scale};
+    const double number[] = {column->fill, column->center, column->scale, column->low, column->high};
+    const double date[] = {column->parts[part].fill, column->parts[part].center, column->parts[part].scale, -INFINITY,
+                           INFINITY};
     return column->kind == SCHEMA_DATE ? date[figure] : number[figure];
 }
 
 /* One figure for every number, in the order of the inputs. */
-static void put_statistics(struct proto *graph, const struct schema *schema, const char *name, enum figure figure)
+static void put_statistics(struct graph *graph, const struct schema *schema, const char *name, enum figure figure)
 {
     const int64_t length = schema->numbers;
     size_t raw;
@@ -293,7 +312,7 @@ static void put_statistics(struct proto *graph, const struct schema *schema, con
     for (int i = 0; i < schema->count; i++) {
         for (int part = 0; is_number(&schema->columns[i]) && part < schema_numbers(&schema->columns[i]); part++) {
             const double value = figure_of(&schema->columns[i], part, figure);
-            proto_raw(graph, &value, sizeof value);
+            proto_raw(graph->proto, &value, sizeof value);
         }
     }
     onnx_tensor_end(graph, tensor, raw);
@@ -309,7 +328,7 @@ static char *input_name(const struct schema_column *column, int part)
     return name;
 }
 
-static void put_numbers(struct proto *graph, const struct schema *schema)
+static void put_numbers(struct graph *graph, const struct schema *schema)
 {
     char **names = must_zero((size_t)schema->numbers + 1, sizeof *names, "a graph");
     for (int i = 0; i < schema->count; i++) {
@@ -329,15 +348,19 @@ static void put_numbers(struct proto *graph, const struct schema *schema)
     put_statistics(graph, schema, "trainer/fill", FILL);
     put_statistics(graph, schema, "trainer/center", CENTER);
     put_statistics(graph, schema, "trainer/scale", SCALE);
+    put_statistics(graph, schema, "trainer/low", LOW);
+    put_statistics(graph, schema, "trainer/high", HIGH);
     onnx_node(graph, "IsNaN", MISSING, ONNX_NAMES("trainer/raw"), MISSING);
     onnx_node(graph, "Where", "trainer/filled", ONNX_NAMES(MISSING, "trainer/fill", "trainer/raw"), "trainer/filled");
-    onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/filled", "trainer/center"), "trainer/centered");
+    onnx_node(graph, "Max", "trainer/raised", ONNX_NAMES("trainer/filled", "trainer/low"), "trainer/raised");
+    onnx_node(graph, "Min", "trainer/bounded", ONNX_NAMES("trainer/raised", "trainer/high"), "trainer/bounded");
+    onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/bounded", "trainer/center"), "trainer/centered");
     onnx_node(graph, "Div", "trainer/scaled", ONNX_NAMES("trainer/centered", "trainer/scale"), "trainer/scaled");
     cast(graph, "trainer/scaled", TO_FLOAT, NUMBERS);
 }
 
 /* The indicators of missing numbers; their positions are another constant. Nothing if there are none. */
-static void put_indicators(struct proto *graph, const struct schema *schema, int count)
+static void put_indicators(struct graph *graph, const struct schema *schema, int count)
 {
     int64_t *columns = must_zero((size_t)count + 1, sizeof *columns, "a graph");
     int64_t *places = must_zero((size_t)count + 1, sizeof *places, "a graph");
@@ -379,7 +402,7 @@ static int64_t count_spellings(void)
     return count;
 }
 
-static void put_spellings(struct proto *graph, const char *mark)
+static void put_spellings(struct graph *graph, const char *mark)
 {
     char text[NUMBER_MARK];
     const size_t length = strlen(mark);
@@ -397,7 +420,7 @@ static void put_spellings(struct proto *graph, const char *mark)
 }
 
 /* Texts to positions: the categories, then the one for a missing value. */
-static void put_column_of_categories(struct proto *graph, const struct schema_column *column,
+static void put_column_of_categories(struct graph *graph, const struct schema_column *column,
                                      const struct string_list *missing, const char *output)
 {
     const int64_t marks = column->may_miss ? count_spellings() + missing->count : 0;
@@ -424,7 +447,7 @@ static void put_column_of_categories(struct proto *graph, const struct schema_co
     free(places);
 }
 
-static void put_categories(struct proto *graph, const struct schema *schema, int count)
+static void put_categories(struct graph *graph, const struct schema *schema, int count)
 {
     enum { NAME = 40 };
     char *texts = must_zero((size_t)count, NAME, "a graph");
@@ -448,7 +471,7 @@ static void put_categories(struct proto *graph, const struct schema *schema, int
 
 /* --- the first layer --- */
 
-static void sum_over(struct proto *graph, const char *input, const char *output)
+static void sum_over(struct graph *graph, const char *input, const char *output)
 {
     size_t node = onnx_node_begin(graph, "ReduceSum", NULL, ONNX_NAMES(input, "trainer/one"), output);
     onnx_attribute(graph, "keepdims", 0);
@@ -456,7 +479,7 @@ static void sum_over(struct proto *graph, const char *input, const char *output)
 }
 
 /* Its sums are its biases, the numbers times their weights, and the weights at the positions that are 1. */
-static void put_first_layer(struct proto *graph, const struct schema *schema, const struct model *model, int indicators,
+static void put_first_layer(struct graph *graph, const struct schema *schema, const struct model *model, int indicators,
                             int categories, const char *sums)
 {
     const char *weights = model->variables[0].name, *biases = model->variables[1].name, *so_far = biases;
@@ -486,24 +509,26 @@ static void put_first_layer(struct proto *graph, const struct schema *schema, co
 }
 
 /* Ones at the positions, [batch, positions], from `indexes` [batch, n], or [n] if there is one row of each. */
-static void put_ones(struct proto *graph, const char *indexes, const char *relative, const char *output)
+static void put_ones(struct graph *graph, const char *indexes, const char *relative, const char *output)
 {
     onnx_node(graph, "Sub", relative, ONNX_NAMES(indexes, "trainer/numbers_count"), relative);
     onnx_node(graph, "OneHot", output, ONNX_NAMES(relative, "trainer/places_count", "trainer/off_and_on"), output);
 }
 
 /* The inputs as the first layer sees them, with which an anomaly detector compares its outputs. */
-static void put_dense_inputs(struct proto *graph, const struct schema *schema, int indicators, int categories)
+static void put_dense_inputs(struct graph *graph, const struct schema *schema, int indicators, int categories)
 {
     static const float off_and_on[] = {0, 1};
     const char *ones = NULL;
-    const int64_t length = 2;
-    size_t raw;
-    const size_t tensor = onnx_tensor_begin(graph, "trainer/off_and_on", ONNX_FLOAT, &length, 1, &raw);
-    proto_raw(graph, off_and_on, sizeof off_and_on);
-    onnx_tensor_end(graph, tensor, raw);
-    put_integer(graph, "trainer/numbers_count", schema->numbers);
-    put_integer(graph, "trainer/places_count", schema->inputs - schema->numbers);
+    if (categories > 0 || indicators > 0) {
+        const int64_t length = 2;
+        size_t raw;
+        const size_t tensor = onnx_tensor_begin(graph, "trainer/off_and_on", ONNX_FLOAT, &length, 1, &raw);
+        proto_raw(graph->proto, off_and_on, sizeof off_and_on);
+        onnx_tensor_end(graph, tensor, raw);
+        put_integer(graph, "trainer/numbers_count", schema->numbers);
+        put_integer(graph, "trainer/places_count", schema->inputs - schema->numbers);
+    }
     if (categories > 0) {
         put_ones(graph, PLACES, "trainer/relative", "trainer/hot");
         ones = "trainer/ones";
@@ -525,11 +550,10 @@ static void put_dense_inputs(struct proto *graph, const struct schema *schema, i
 }
 
 /* From the columns to the first layer's sums, under the name `sums`. */
-static void onnx_table_inputs(struct proto *graph, const struct schema *schema, const struct model *model,
+static void onnx_table_inputs(struct graph *graph, const struct schema *schema, const struct model *model,
                               const char *sums)
 {
     const int indicators = count_columns(schema, is_indicated), categories = count_columns(schema, is_category);
-    put_integer(graph, "trainer/one", 1);
     if (schema->numbers > 0) {
         put_numbers(graph, schema);
     }
@@ -537,6 +561,7 @@ static void onnx_table_inputs(struct proto *graph, const struct schema *schema, 
         put_indicators(graph, schema, indicators);
     }
     if (categories > 0) {
+        put_integer(graph, "trainer/one", 1);
         put_categories(graph, schema, categories);
     }
     put_first_layer(graph, schema, model, indicators, categories, sums);
@@ -548,18 +573,21 @@ static void onnx_table_inputs(struct proto *graph, const struct schema *schema, 
 /* --- answers --- */
 
 /* 1 where a value is at least the threshold (or, if strict, above it), 0 elsewhere. */
-static void put_decision(struct proto *graph, const char *value, const char *op, double threshold, const char *output)
+static void put_decision(struct graph *graph, const char *value, const char *op, double threshold, const char *output)
 {
     onnx_doubles(graph, "trainer/threshold", &threshold, 1);
     onnx_node(graph, op, "trainer/decided", ONNX_NAMES(value, "trainer/threshold"), "trainer/decided");
     cast(graph, "trainer/decided", TO_INTEGER, output);
 }
 
-static void put_class(struct proto *graph, const struct schema *schema, double threshold)
+static void put_class(struct graph *graph, const struct schema *schema, double threshold)
 {
     const char *chosen = "trainer/chosen_class";
     onnx_node(graph, "Softmax", "softmax", ONNX_NAMES(ONNX_TABLE_OUTPUTS), "probabilities");
     if (schema->classes == 2 && !isnan(threshold)) {
+        if (count_columns(schema, is_category) == 0) {
+            put_integer(graph, "trainer/one", 1);
+        }
         size_t node =
             onnx_node_begin(graph, "Gather", NULL, ONNX_NAMES("probabilities", "trainer/one"), "trainer/second");
         onnx_attribute(graph, "axis", 1);
@@ -588,7 +616,7 @@ static void put_class(struct proto *graph, const struct schema *schema, double t
     onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, schema->classes);
 }
 
-static void put_flags(struct proto *graph, const struct schema *schema, double threshold)
+static void put_flags(struct graph *graph, const struct schema *schema, double threshold)
 {
     onnx_node(graph, "Sigmoid", "sigmoid", ONNX_NAMES(ONNX_TABLE_OUTPUTS), "probabilities");
     cast(graph, "probabilities", TO_DOUBLE, "trainer/score");
@@ -598,7 +626,7 @@ static void put_flags(struct proto *graph, const struct schema *schema, double t
     onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, schema->targets);
 }
 
-static void put_target_numbers(struct proto *graph, const struct schema *schema)
+static void put_target_numbers(struct graph *graph, const struct schema *schema)
 {
     onnx_doubles(graph, "trainer/target_scales", schema->target_scales, schema->targets);
     onnx_doubles(graph, "trainer/target_means", schema->target_means, schema->targets);
@@ -608,7 +636,7 @@ static void put_target_numbers(struct proto *graph, const struct schema *schema)
     onnx_value(graph, ONNX_OUTPUT, "prediction", ONNX_DOUBLE, schema->targets);
 }
 
-static void put_error(struct proto *graph, double threshold)
+static void put_error(struct graph *graph, double threshold)
 {
     cast(graph, "trainer/inputs", TO_DOUBLE, "trainer/wanted");
     cast(graph, ONNX_TABLE_OUTPUTS, TO_DOUBLE, "trainer/exact");
@@ -626,7 +654,7 @@ static void put_error(struct proto *graph, double threshold)
 }
 
 /* From the outputs of the last layer to the predictions; threshold as in struct trained. */
-static void onnx_table_outputs(struct proto *graph, const struct schema *schema, double threshold)
+static void onnx_table_outputs(struct graph *graph, const struct schema *schema, double threshold)
 {
     switch (schema->task) {
     case TASK_CLASS:
@@ -668,20 +696,20 @@ enum {
 enum { GRAPH_NAME = 2 };
 enum { OPSET_DOMAIN = 1, OPSET_VERSION = 2 };
 
-static void put_variable(struct proto *graph, const struct variable *variable, const float *values)
+static void put_variable(struct graph *graph, const struct variable *variable, const float *values)
 {
     int64_t shape[2] = {variable->is_weights ? variable->rows : variable->cols, variable->cols};
     size_t raw,
         tensor = onnx_tensor_begin(graph, variable->name, ONNX_FLOAT, shape, variable->is_weights ? 2 : 1, &raw);
     for (int row = 0; row < variable->rows; row++) {
-        proto_raw(graph, values + variable->offset + (size_t)row * (size_t)variable->stride,
+        proto_raw(graph->proto, values + variable->offset + (size_t)row * (size_t)variable->stride,
                   (size_t)variable->cols * sizeof *values);
     }
     onnx_tensor_end(graph, tensor, raw);
 }
 
 /* From the first layer's input on; or, for a table, from its sums, which are there already. */
-static void put_layers(struct proto *graph, const struct model *model, const char *logits, bool has_first)
+static void put_layers(struct graph *graph, const struct model *model, const char *logits, bool has_first)
 {
     static const char *const operators[] = {[ACTIVATION_RELU] = "Relu",
                                             [ACTIVATION_SIGMOID] = "Sigmoid",
@@ -707,7 +735,7 @@ static void put_layers(struct proto *graph, const struct model *model, const cha
     }
 }
 
-static void put_picture_graph(struct proto *graph, const struct model *model)
+static void put_picture_graph(struct graph *graph, const struct model *model)
 {
     int classes = model->widths[model->layer_count];
     put_layers(graph, model, "logits", false);
@@ -717,7 +745,7 @@ static void put_picture_graph(struct proto *graph, const struct model *model)
     onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, classes);
 }
 
-static void put_table_graph(struct proto *graph, const struct onnx_model *model)
+static void put_table_graph(struct graph *graph, const struct onnx_model *model)
 {
     const char *sums = model->model->layer_count > 1 ? "layer0/sums" : ONNX_TABLE_OUTPUTS;
     onnx_table_inputs(graph, model->schema, model->model, sums);
@@ -736,15 +764,13 @@ static void put_opset(struct proto *proto, const char *domain, int version)
 bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct error *error)
 {
     const struct model *layers = model->model;
+    struct graph graph = {.proto = proto, .schema = model->schema};
     *proto = (struct proto){0};
     if (layers->parameter_count * sizeof *model->parameters > MOST_BYTES) {
         return error_set(
             error,
             "the model has %zu MiB of parameters, but an ONNX file holds at most 2 GiB; use --format=safetensors",
             layers->parameter_count * sizeof *model->parameters >> 20);
-    }
-    if (model->schema && !onnx_table_check(model->schema, error)) {
-        return false;
     }
     proto_integer(proto, MODEL_IR, IR_VERSION);
     proto_text(proto, MODEL_PRODUCER, "trainer");
@@ -753,17 +779,17 @@ bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct err
                model->schema
                    ? "one input [batch, 1] per column: float64 for numbers (NaN: missing), text for categories"
                    : "images: float32 [batch, inputs], pixels divided by 255");
-    size_t graph = proto_begin(proto, MODEL_GRAPH);
+    const size_t begun = proto_begin(proto, MODEL_GRAPH);
     if (model->schema) {
-        put_table_graph(proto, model);
+        put_table_graph(&graph, model);
     } else {
-        put_picture_graph(proto, layers);
+        put_picture_graph(&graph, layers);
     }
     proto_text(proto, GRAPH_NAME, "trainer");
     for (int i = 0; i < layers->variable_count; i++) {
-        put_variable(proto, &layers->variables[i], model->parameters);
+        put_variable(&graph, &layers->variables[i], model->parameters);
     }
-    proto_end(proto, graph);
+    proto_end(proto, begun);
     put_opset(proto, "", OPSET);
     if (model->schema) {
         put_opset(proto, ONNX_ML, ML_OPSET);

@@ -180,6 +180,28 @@ void outcome_put_names(const struct trained *trained, FILE *out, char delimiter)
     }
 }
 
+bool outcome_is_name(const struct trained *trained, const char *name)
+{
+    const struct schema *schema = trained->schema;
+    static const char *const prefixes[] = {"prediction_", "probability_"};
+    for (int i = 0; i < schema->count; i++) {
+        if (schema->columns[i].role == SCHEMA_FEATURE && strcmp(schema->columns[i].name, name) == 0) {
+            return false; /* the model needs it */
+        }
+    }
+    if (schema->task == TASK_INPUTS) {
+        return strcmp(name, "error") == 0 || (!isnan(trained->threshold) && strcmp(name, "flag") == 0);
+    }
+    bool is = strcmp(name, "prediction") == 0;
+    for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0] && !is; p++) {
+        const size_t size = strlen(prefixes[p]);
+        for (int i = 0; i < schema_outputs(schema) && strncmp(name, prefixes[p], size) == 0 && !is; i++) {
+            is = strcmp(name + size, schema_output_name(schema, i)) == 0;
+        }
+    }
+    return is;
+}
+
 static void put_class(const struct trained *trained, const struct outcome *outcome, FILE *out, char delimiter)
 {
     put_name(out, "", trained->schema, outcome->best, delimiter);

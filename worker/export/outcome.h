@@ -56,6 +56,9 @@ const char *outcome_name(const struct trained *trained, int index, char buffer[O
 void outcome_put_names(const struct trained *trained, FILE *out, char delimiter);
 void outcome_put(const struct trained *trained, const struct outcome *outcome, FILE *out, char delimiter);
 
+/* Is a file's column one that a prediction of this model wrote? Then the new one replaces it. */
+bool outcome_is_name(const struct trained *trained, const char *name);
+
 /* Writes prefix, which needs no quotes, and text as one field, quoted where RFC 4180 requires it. */
 void csv_put(FILE *out, const char *prefix, const char *text, size_t size, char delimiter);
 

@@ -37,6 +37,7 @@ struct prediction {
     struct budget_account *account;    /* of the text below; NULL: not counted */
     FILE *out;
     struct rows *rows;
+    bool *replaces; /* [columns]: it is of an earlier prediction */
     struct encoder encoder;
     struct examples examples; /* [BATCH] */
     float *outputs;           /* [BATCH, outputs] */
@@ -90,6 +91,9 @@ static bool append_row(struct prediction *self, const struct row *row)
     const char delimiter = rows_delimiter(self->rows);
     bool done = true;
     for (int i = 0; done && i < row->count; i++) {
+        if (self->replaces[i]) {
+            continue;
+        }
         char buffer[ROW_NUMBER_TEXT];
         size_t size = row->fields ? row->fields[i].size : 0;
         const char *text = row->fields ? row->fields[i].text : row_text(row, i, buffer, &size);
@@ -105,6 +109,9 @@ static void put_header(struct prediction *self)
     const char delimiter = rows_delimiter(self->rows);
     for (int i = 0; i < rows_columns(self->rows); i++) {
         const char *name = rows_column_name(self->rows, i);
+        if (self->replaces[i]) {
+            continue;
+        }
         csv_put(self->out, "", name, strlen(name), delimiter);
         fputc(delimiter, self->out);
     }
@@ -216,13 +223,24 @@ static bool add_incomplete(int64_t written, struct error *error)
     return false;
 }
 
+static bool find_replaced(struct prediction *self, struct error *error)
+{
+    const int columns = rows_columns(self->rows);
+    self->replaces = calloc((size_t)columns, sizeof *self->replaces);
+    for (int i = 0; self->replaces && i < columns; i++) {
+        self->replaces[i] = outcome_is_name(self->trained, rows_column_name(self->rows, i));
+    }
+    return self->replaces || error_set(error, "%s: out of memory for %d columns", rows_name(self->rows), columns);
+}
+
 /* All rows that self->rows has; closes them. */
 static bool predict_opened(struct prediction *self, struct error *error)
 {
     const struct schema *schema = self->schema;
     const size_t outputs = (size_t)schema_outputs(schema);
     bool done = encoder_begin(&self->encoder, schema, self->rows, false, error) &&
-                encoder_allocate(&self->examples, schema, BATCH, schema->task == TASK_INPUTS, error);
+                encoder_allocate(&self->examples, schema, BATCH, schema->task == TASK_INPUTS, error) &&
+                find_replaced(self, error);
     self->outputs = malloc(BATCH * outputs * sizeof *self->outputs);
     if (done && (!self->outputs || !outcome_create(&self->outcome, self->trained))) {
         done = error_set(error, "out of memory while predicting %zu outputs", outputs);
@@ -232,6 +250,7 @@ static bool predict_opened(struct prediction *self, struct error *error)
         done = predict_all(self, error) || add_incomplete(self->written, error);
     }
     free(self->outputs);
+    free(self->replaces);
     outcome_free(&self->outcome);
     free(self->text);
     budget_release(self->account, self->text_capacity);
@@ -242,7 +261,8 @@ static bool predict_opened(struct prediction *self, struct error *error)
 }
 
 /*
- * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, then
+ * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, except those of an earlier
+ * prediction, then
  *
  *     classes      prediction, and probability_CLASS for each class; of two the second one's probability must reach the
  *                  model's threshold
@@ -385,41 +405,52 @@ static bool predict_batch(struct predict *predict, const char *name, int count, 
 static bool predict_picture(struct predict *predict, const char *name, const uint8_t *bytes, size_t size,
                             struct error *error)
 {
+    const struct image_shape *shape = &predict->trained.shape;
     struct image image;
-    if (!image_decode(&image, bytes, size, error)) {
+    if (!image_decode(&image, bytes, size, shape->channels, error)) {
         return error_wrap(error, "%s", name);
     }
-    bool fits = image_fit_inputs(&image, predict->inputs, predict->images, error) || error_wrap(error, "%s", name);
+    bool fits = image_fit(&image, shape, predict->images, error) || error_wrap(error, "%s", name);
     image_free(&image);
     return fits && predict_batch(predict, name, 1, -1, error);
 }
 
-/* The shape of an IDX file's images, [count, height, width] or [count, pixels]. */
-static bool check_images(const struct idx_header *header, const char *name, struct error *error)
+/* The shape of an IDX file's images: [count, height, width], [count, height, width, 3], or [count, pixels]. */
+static bool check_images(struct image *image, const struct predict *predict, const struct idx_header *header,
+                         const char *name, struct error *error)
 {
-    if (header->type != IDX_UINT8 || header->dimensions < 2 || header->dimensions > 3) {
-        return error_set(error, "%s: has type 0x%02x in %d dimensions; images need uint8 (0x08) in 2 or 3", name,
-                         (unsigned)header->type, header->dimensions);
+    const struct image_shape *shape = &predict->trained.shape;
+    const int dimensions = header->dimensions;
+    if (header->type != IDX_UINT8 || dimensions < 2) {
+        return error_set(error, "%s: has type 0x%02x in %d dimensions; images need uint8 (0x08) in 2 to 4", name,
+                         (unsigned)header->type, dimensions);
     }
-    return true;
+    if (header->elements / header->sizes[0] == (uint64_t)predict->inputs) {
+        *image = (struct image){.width = shape->width, .height = shape->height, .channels = shape->channels};
+        return true;
+    }
+    *image = (struct image){.width = (int)header->sizes[dimensions == 2 ? 1 : 2],
+                            .height = dimensions == 2 ? 1 : (int)header->sizes[1],
+                            .channels = dimensions == 4 ? (int)header->sizes[3] : 1};
+    return image->channels == shape->channels ||
+           error_set(error, "%s: has images of %d channels, and the model was trained on %dx%d with %d", name,
+                     image->channels, shape->height, shape->width, shape->channels);
 }
 
 /* The images of an IDX file, `at_once` in `images` at a time: its header may announce more than fit into memory. */
 static bool predict_elements(struct predict *predict, struct stream *stream, const struct idx_header *header,
-                             uint8_t *elements, int at_once, struct error *error)
+                             struct image image, uint8_t *elements, int at_once, struct error *error)
 {
-    const bool flat = header->dimensions == 2;
     const int64_t count = header->sizes[0];
-    struct image image = {.width = (int)header->sizes[flat ? 1 : 2], .height = flat ? 1 : (int)header->sizes[1]};
-    const size_t pixels = (size_t)image.width * (size_t)image.height;
+    const size_t pixels = (size_t)(header->elements / header->sizes[0]);
     bool done = true;
     for (int64_t first = 0; first < count && done; first += at_once) {
         const int some = count - first < at_once ? (int)(count - first) : at_once;
         done = idx_read_part(stream, elements, (size_t)some * pixels, error);
         for (int i = 0; i < some && done; i++) {
             image.pixels = elements + (size_t)i * pixels;
-            done = image_fit_inputs(&image, predict->inputs, predict->images + (size_t)i * (size_t)predict->inputs,
-                                    error) ||
+            done = image_fit(&image, &predict->trained.shape, predict->images + (size_t)i * (size_t)predict->inputs,
+                             error) ||
                    error_wrap(error, "%s", stream_name(stream));
         }
         done = done && predict_batch(predict, stream_name(stream), some, first, error);
@@ -430,7 +461,9 @@ static bool predict_elements(struct predict *predict, struct stream *stream, con
 static bool predict_stream(struct predict *predict, struct stream *stream, struct error *error)
 {
     struct idx_header header;
-    if (!idx_read_header(&header, stream, error) || !check_images(&header, stream_name(stream), error)) {
+    struct image image;
+    if (!idx_read_header(&header, stream, error) ||
+        !check_images(&image, predict, &header, stream_name(stream), error)) {
         return false;
     }
     const uint64_t pixels = header.elements / header.sizes[0];
@@ -441,7 +474,7 @@ static bool predict_stream(struct predict *predict, struct stream *stream, struc
     const uint64_t fitting = READ_BYTES / pixels;
     const int at_once = fitting < 1 ? 1 : fitting > BATCH ? BATCH : (int)fitting;
     uint8_t *elements = malloc((size_t)at_once * (size_t)pixels + IDX_PADDING);
-    bool done = elements ? predict_elements(predict, stream, &header, elements, at_once, error)
+    bool done = elements ? predict_elements(predict, stream, &header, image, elements, at_once, error)
                          : error_set(error, "%s: out of memory for its images", stream_name(stream));
     free(elements);
     return done;
@@ -626,9 +659,10 @@ const struct command command_predict = {
     .max_operands = MOST_FILES,
     .summary = "predict with a trained model: classes of images, or a table's target",
     .details =
-        "FILE is a PNG, BMP or PGM picture, or an IDX file of images, plain or .gz; - is standard input. A picture "
-        "that is not of the model's input size is scaled and centred like MNIST's digits, and inverted if it is dark "
-        "on light. For a model of tables FILE is a table, whose columns are found by name; the output is that table "
+        "FILE is a JPEG, PNG, BMP or PGM picture, or an IDX file of images, plain or .gz; - is standard input. A "
+        "picture of another size than those of training is scaled to it; for a model of digits it is scaled and "
+        "centred like MNIST's, and inverted if it is dark on light. For a model of tables FILE is a table, whose "
+        "columns are found by name; the output is that table "
         "with the predictions as further columns. The model comes from train_dir or --checkpoint.",
     .flags = flags,
     .takes_config = true,

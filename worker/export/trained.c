@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/data/folders.h"
+#include "worker/data/image.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
 #include "worker/engine_choose.h"
@@ -92,6 +93,21 @@ static bool read_schema(struct trained *trained, struct error *error)
     return (model->layers[0] == trained->schema->inputs &&
             model->layers[model->layer_count - 1] == schema_outputs(trained->schema)) ||
            error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
+}
+
+/* The pictures it was trained on; without a record, by its inputs. */
+static bool take_shape(struct trained *trained, struct error *error)
+{
+    const struct checkpoint_info *info = checkpoint_file_info(trained->file);
+    const int inputs = trained->config.model.layers[0];
+    if (trained->schema) {
+        return true;
+    }
+    trained->shape = info->shape.height > 0 ? info->shape : image_shape_of(inputs);
+    trained->config.data.shape = trained->shape;
+    return image_values(&trained->shape) == (size_t)inputs ||
+           error_set(error, "%s: its %d inputs do not fit its image_shape, %dx%dx%d", checkpoint_path(trained->file),
+                     inputs, trained->shape.height, trained->shape.width, trained->shape.channels);
 }
 
 /* The names of its classes, if they have any. */
@@ -199,8 +215,8 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     }
     checkpoint_file_model(trained->file, &trained->config.model);
     trained->config.model.hidden_count = CONFIG_AUTO;
-    if (!read_schema(trained, error) || !read_classes(trained, error) || !take_targets(trained, error) ||
-        !take_names(trained, error)) {
+    if (!read_schema(trained, error) || !read_classes(trained, error) || !take_shape(trained, error) ||
+        !take_targets(trained, error) || !take_names(trained, error)) {
         return false;
     }
     take_loss(trained);

@@ -22,6 +22,7 @@ struct trained {
         config; /* the command's, with the checkpoint's model, loss and metric, no slots and averages; owns nothing */
     struct checkpoint_file *file;
     struct schema *schema;    /* of a table's columns; NULL: pictures */
+    struct image_shape shape; /* of pictures; height 0: a table's */
     struct names classes;     /* of pictures, by label, if they have names */
     struct string_list known; /* the names of its columns, for config.data.known_names; not the names' owner */
     char **targets;           /* target names that config.data.target points to, unless the command names some */

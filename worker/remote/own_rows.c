@@ -13,6 +13,8 @@
 #include "worker/remote/chief.h"
 #include "worker/remote/exchange/preprocessing.h"
 
+enum { FIGURES_MOST = 64 << 20 /* bytes; as in ps/server/data.c */ };
+
 static const double ASK_EVERY_S = 0.2, SEND_EVERY_S = 5; /* a restarted ps has no statistics */
 
 struct agreement {
@@ -101,15 +103,18 @@ enum exchange_result own_rows_resend(struct push_pull *exchange, const struct co
 
 /* --- The chief --- */
 
-/* Fetches what is still missing; *missing: how many remain. */
+/* Fetches what is still missing, as long as it is no more than a ps keeps; *missing: how many remain. */
 static bool ask_all(struct agreement *agreement, char **figures, int *missing, struct error *error)
 {
+    size_t bytes = 0;
     *missing = 0;
     for (int i = 1; i < agreement->config->cluster.worker_hosts.count; i++) {
-        if (!figures[i] && !is_done(preprocessing_fetch_stats(&agreement->exchange, i, &figures[i], error), error)) {
+        if (!figures[i] && bytes < FIGURES_MOST &&
+            !is_done(preprocessing_fetch_stats(&agreement->exchange, i, &figures[i], error), error)) {
             return false;
         }
         *missing += !figures[i];
+        bytes += figures[i] ? strlen(figures[i]) : 0;
     }
     return true;
 }
@@ -137,11 +142,29 @@ static bool gather(struct agreement *agreement, char **figures, struct error *er
     return true;
 }
 
+/*
+ * What another worker sends must not end this process, nor keep it from starting again: it is left out, and ps 0
+ * forgets it. If that worker's rows really are different, it fails itself, where its files are.
+ */
+static bool leave_out(struct agreement *agreement, int worker, struct error *why, struct error *error)
+{
+    error_wrap(why, "the rows of worker %d do not fit those of the workers before it", worker);
+    log_warning("%s: the preprocessing is computed without them; check that worker's files", why->text);
+    return is_done(preprocessing_forget_stats(&agreement->exchange, worker, error), error);
+}
+
 static bool merge(struct agreement *agreement, char *const *figures, struct error *error)
 {
     for (int i = 1; i < agreement->config->cluster.worker_hosts.count; i++) {
-        if (figures[i] && !figures_merge(&agreement->survey, figures[i], error)) {
-            return error_wrap(error, "the rows of worker %d do not fit those of the workers before it", i);
+        struct error why;
+        const enum figures_result result =
+            figures[i] ? figures_merge(&agreement->survey, figures[i], &why) : FIGURES_MERGED;
+        if (result == FIGURES_NO_MEMORY) {
+            *error = why;
+            return false;
+        }
+        if (result == FIGURES_REFUSED && !leave_out(agreement, i, &why, error)) {
+            return false;
         }
     }
     return true;

@@ -38,7 +38,7 @@
  */
 
 enum { EXPERIMENT = 2, START = 3, END = 4 };
-enum { TYPE_STRING = 1, TYPE_BOOL = 2, TYPE_NUMBER = 3, STATUS_SUCCESS = 1, STATUS_FAILURE = 2 };
+enum { TYPE_STRING = 1, TYPE_BOOL = 2, TYPE_NUMBER = 3, STATUS_UNKNOWN = 0, STATUS_SUCCESS = 1, STATUS_FAILURE = 2 };
 
 /* The page shows the first one by default. */
 static const char *const metrics[] = {"validation/accuracy", "test/accuracy", "train/accuracy", "loss"};
@@ -191,10 +191,10 @@ static void describe_run_start(struct event *event, const struct config *config,
     proto_free(&start);
 }
 
-static void describe_run_end(struct event *event, bool succeeded, double wall_s)
+static void describe_run_end(struct event *event, int status, double wall_s)
 {
     struct proto end = {0};
-    proto_integer(&end, 1, succeeded ? STATUS_SUCCESS : STATUS_FAILURE);
+    proto_integer(&end, 1, status);
     proto_double(&end, 2, wall_s);
     put_hparams(event, "_hparams_/session_end_info", wall_s, END, &end);
     proto_free(&end);
@@ -371,7 +371,8 @@ static void put_confusions(struct event *event, const struct evaluation *evaluat
         int64_t taken = evaluation->confusions[(size_t)label * (size_t)classes + (size_t)predicted];
         pixels[i] = (uint8_t)(255 - (all > 0 ? 255 * taken / all : 0));
     }
-    if (image_encode_png(pixels, side, side, &png, &size, &error)) {
+    const struct image image = {.width = side, .height = side, .channels = 1, .pixels = pixels};
+    if (image_encode_png(&image, &png, &size, &error)) {
         event_image(event, "validation/confusion", side, side, png, size);
         free(png);
     }
@@ -630,8 +631,12 @@ static void put_images(struct summary *summary, double wall_s)
         size_t size;
         struct error error;
         snprintf(tag, sizeof tag, "input/image/%d", i);
-        if (image_encode_png(train->images + (size_t)i * pixels, train->width, train->height, &png, &size, &error)) {
-            event_image(event, tag, train->width, train->height, png, size);
+        const struct image image = {.width = examples_columns(train),
+                                    .height = train->height,
+                                    .channels = examples_channels(train),
+                                    .pixels = train->images + (size_t)i * pixels};
+        if (image_encode_png(&image, &png, &size, &error)) {
+            event_image(event, tag, image.width, image.height, png, size);
             free(png);
         }
     }
@@ -688,7 +693,7 @@ bool summary_open(struct summary **opened, const struct summary_options *options
     summary->file.fd = -1;
     take_memory(summary);
     if (!event_file_create(&summary->file, folder, error)) {
-        summary_close(summary, false);
+        summary_close(summary, false, false);
         return false;
     }
     put_preamble(summary);
@@ -923,13 +928,14 @@ void summary_test(struct summary *summary, int64_t global_step, const struct eva
     }
 }
 
-void summary_close(struct summary *summary, bool succeeded)
+void summary_close(struct summary *summary, bool succeeded, bool interrupted)
 {
     if (!summary) {
         return;
     }
     if (summary->file.fd >= 0 && !summary->broken) {
-        describe_run_end(&summary->event, succeeded, clock_wall_s());
+        const int status = succeeded ? STATUS_SUCCESS : interrupted ? STATUS_UNKNOWN : STATUS_FAILURE;
+        describe_run_end(&summary->event, status, clock_wall_s());
         put_event(summary);
         flush(summary);
     }

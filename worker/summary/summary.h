@@ -76,6 +76,6 @@ void summary_validation(struct summary *summary, int64_t global_step, const stru
 void summary_test(struct summary *summary, int64_t global_step, const struct evaluation *evaluation);
 
 /* succeeded: for the run's status on the HParams page. */
-void summary_close(struct summary *summary, bool succeeded);
+void summary_close(struct summary *summary, bool succeeded, bool interrupted);
 
 #endif

@@ -80,6 +80,19 @@ static void mistakes(void **state)
     (void)state;
     refuses("{\"cluster\": [1,]}", "TF_CONFIG:1:15: trailing comma; remove it");
     refuses("[]", "TF_CONFIG: must be an object: {\"cluster\": {...}, \"task\": {...}}");
+    refuses(
+        "{\"sparseCluster\": {\"worker\": {\"0\": \"a:1\"}, \"ps\": [\"b:1\"]}, "
+        "\"task\": {\"type\": \"worker\", \"index\": 0}}",
+        "TF_CONFIG: \"sparseCluster\" (of an operator with enableDynamicWorker) names only some of the members; turn "
+        "that off, so that \"cluster\" lists all of them");
+    refuses("{\"ps_hosts\": [\"a:1\"], \"worker_hosts\": [\"b:1\"]}",
+            "TF_CONFIG: \"ps_hosts\" is not understood; it holds \"cluster\" and \"task\"");
+    refuses("{\"cluster\": {\"ps_hosts\": [\"a:1\"], \"worker\": [\"b:1\"]}}",
+            "TF_CONFIG: cluster.\"ps_hosts\" is not understood; it holds the lists chief (or master), worker, ps and "
+            "evaluator: {\"worker\": [\"host:port\"], \"ps\": [\"host:port\"]}");
+    refuses("{\"task\": {\"type\": \"worker\", \"index\": 3}}",
+            "TF_CONFIG: has a \"task\" but no \"cluster\"; list the members: {\"cluster\": {\"worker\": "
+            "[\"host:port\"], \"ps\": [\"host:port\"]}, \"task\": {...}}");
     refuses("{\"cluster\": 7}", "TF_CONFIG: cluster must be an object of lists: {\"worker\": [...], \"ps\": [...]}");
     refuses("{\"cluster\": {\"worker\": {\"0\": \"a:1\"}}}", "TF_CONFIG: cluster.worker must be a list of addresses");
     refuses("{\"cluster\": {\"worker\": [1]}}", "TF_CONFIG: cluster.worker must hold \"host:port\" strings");
@@ -87,7 +100,8 @@ static void mistakes(void **state)
     refuses("{\"cluster\": {\"chief\": [\"a:1\", \"b:1\"]}}", "TF_CONFIG: cluster.chief must be one address");
     refuses("{\"cluster\": {\"chief\": [\"a:1\"], \"master\": [\"b:1\"]}}",
             "TF_CONFIG: cluster has both a chief and a master, which mean the same; remove one");
-    refuses(CLUSTER "\"other\": 1}", "TF_CONFIG: task.type is missing; set it to this process's role in the cluster");
+    refuses(CLUSTER "\"rpc_layer\": \"grpc\"}",
+            "TF_CONFIG: task.type is missing; set it to this process's role in the cluster");
     refuses(CLUSTER "\"task\": {\"type\": \"boss\", \"index\": 0}}",
             "TF_CONFIG: task.type must be chief, master, worker, ps or evaluator, not \"boss\"");
     refuses(CLUSTER "\"task\": {\"type\": \"worker\", \"index\": 0.5}}",

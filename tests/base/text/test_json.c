@@ -182,11 +182,28 @@ static void places(void **state)
     assert_false(json_find(text, strlen(text), paths[1], 2, false, &place));
 }
 
+/* As Python writes what is not a finite number: only data may have it. */
+static void not_finite(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"NaN", "[1,NaN, Infinity,-Infinity,2]", "{\"a\":NaN}", "[[1,2],[NaN]]"};
+    static const char *const bad[] = {"nan", "Nan", "-NaN", "Inf", "[1,-]", "Infinity1", "+Infinity"};
+    struct json_place place;
+    struct error error;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_true(json_check_data(good[i], strlen(good[i]), &place, &error));
+        assert_false(json_check(good[i], strlen(good[i]), &place, &error));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_false(json_check_data(bad[i], strlen(bad[i]), &place, &error));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values), cmocka_unit_test(numbers), cmocka_unit_test(structure), cmocka_unit_test(strings),
-        cmocka_unit_test(bytes),  cmocka_unit_test(depth),   cmocka_unit_test(places),
+        cmocka_unit_test(not_finite), cmocka_unit_test(values), cmocka_unit_test(numbers), cmocka_unit_test(structure),
+        cmocka_unit_test(strings),    cmocka_unit_test(bytes),  cmocka_unit_test(depth),   cmocka_unit_test(places),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

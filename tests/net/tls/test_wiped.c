@@ -208,7 +208,7 @@ static void no_operators_key_is_left(void **state)
     memset(&needles, 0, sizeof needles);
     snprintf(path, sizeof path, "%s/operator", key_folder);
     snprintf(public_path, sizeof public_path, "%s.pub", path);
-    assert_true(operator_key_create(path, &error) && operator_key_read_secret(path, secret, &error));
+    assert_true(operator_key_create(path, NULL, &error) && operator_key_read_secret(path, secret, &error));
     keep(secret, "an operator's key");
     sodium_bin2hex(text, sizeof text, secret, NEEDLE);
     keep((const uint8_t *)text, "an operator's key in hex");

@@ -100,8 +100,8 @@ static void test_a_status_is_shown(void **state)
         "digits  ps 0  training",
         "step 1,200 of 5,000 (24.0%)",
         "2 min 5 s left",
-        "accuracy 0.97",
-        "best 0.971 at 1,000",
+        "accuracy 97.00%",
+        "(best 97.10% at 1,000)",
         "checkpoint at 1,000, 1 min 0 s ago",
         "waiting for worker 1 (b:2222)",
         "1 of 3 members missing",
@@ -172,13 +172,16 @@ static void test_curves_and_events(void **state)
     assert_int_equal(world.run.board.history.recent.count, 4); /* what precedes the seconds counts, too */
     world.view.span = VIEW_MINUTES;
     drawn(&world, text);
-    if (!strstr(text, "0.5..1")) {
-        fail_msg("no range of the loss in:\n%s", text);
+    static const char *const ticks[] = {"  1┤", "0.5┤", "90.00%┤", "5 min 0 s ago", " now"};
+    for (size_t i = 0; i < sizeof ticks / sizeof *ticks; i++) {
+        if (!strstr(text, ticks[i])) {
+            fail_msg("no \"%s\" in:\n%s", ticks[i], text);
+        }
     }
     assert_non_null(strstr(text, "worker 2 is \\x1b[31mlost"));
     assert_null(strchr(text, 0x1b)); /* foreign text can't move the cursor */
     world.view.span = VIEW_WHOLE;
-    assert_non_null(strstr(drawn(&world, text), "0.5..4"));
+    assert_non_null(strstr(drawn(&world, text), "  4┤"));
     world.screen.has_unicode = false;
     for (const char *at = drawn(&world, text); *at; at++) {
         assert_true(*at > 0);
@@ -224,6 +227,49 @@ static void test_any_size_and_any_key(void **state)
         }
         end(&world);
     }
+}
+
+/* A wide and high terminal: curves over two rows, a bar, and no blank lines. */
+static void test_all_lines_are_used(void **state)
+{
+    struct world world;
+    char text[65536];
+    float values[HISTORY_SERIES];
+    (void)state;
+    begin(&world, 200, 50);
+    read_text(status, take_status, &world);
+    for (int i = 0; i < 60; i++) {
+        for (int k = 0; k < HISTORY_SERIES; k++) {
+            values[k] = (float)i;
+        }
+        history_add(&world.run.board.history, 1940 + i, i, values);
+    }
+    board_event(&world.run.board, "lost", NULL, 7, "gone");
+    drawn(&world, text);
+    assert_non_null(strstr(text, "(24.0%)  ███████░░"));
+    int lines = 0, blank = 0;
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));) {
+        lines++;
+        blank += line[strspn(line, " ")] == '\0';
+    }
+    assert_in_range(lines, 48, 51);
+    assert_in_range(blank, 0, 3);
+    end(&world);
+}
+
+static void test_texts_are_cut_between_words(void **state)
+{
+    struct world world;
+    char text[65536];
+    (void)state;
+    begin(&world, 60, 24);
+    read_text(status, take_status, &world);
+    board_event(&world.run.board, "error", NULL, 7, "the checkpoint could not be written");
+    drawn(&world, text);
+    if (!strstr(text, "the checkpoint could not…\n")) {
+        fail_msg("not cut between words:\n%s", text);
+    }
+    end(&world);
 }
 
 static size_t sent(struct screen *screen)
@@ -277,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_a_status_is_shown),         cmocka_unit_test(test_members_are_sorted_and_filtered),
         cmocka_unit_test(test_curves_and_events),         cmocka_unit_test(test_any_size_and_any_key),
         cmocka_unit_test(test_only_what_changed_is_sent), cmocka_unit_test(test_odd_answers),
+        cmocka_unit_test(test_all_lines_are_used),        cmocka_unit_test(test_texts_are_cut_between_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

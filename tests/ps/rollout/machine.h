@@ -67,6 +67,8 @@ static inline struct manifest_config signed_config(char *text, uint64_t version,
         .version = version, .text = job, .text_size = strlen(job), .local = keys, .local_size = strlen(keys)};
 }
 
+static uint64_t expires_s; /* of manifests; 0: never */
+
 /* An order with a manifest from one config to another, signed by this key. Valid until the next call but one. */
 static inline struct participant_order order_signed(enum rollout_order what, const struct manifest_config *from,
                                                     const struct manifest_config *to, const uint8_t *key)
@@ -74,8 +76,12 @@ static inline struct participant_order order_signed(enum rollout_order what, con
     static uint8_t *bytes, *before; /* a thread may still be copying the last one */
     size_t size;
     struct error error;
-    struct manifest manifest = {
-        .fleet = "north", .author = "me@desk", .programs = programs, .target = *to, .fallback = *from};
+    struct manifest manifest = {.fleet = "north",
+                                .expires_s = expires_s,
+                                .author = "me@desk",
+                                .programs = programs,
+                                .target = *to,
+                                .fallback = *from};
     free(before);
     before = bytes;
     assert_true(manifest_encode(&manifest, key, &bytes, &size, &error));

@@ -61,6 +61,7 @@ static void assert_same(const struct record *record)
     assert_true(read.loss_before == record->loss_before ||      /* NOLINT: bits */
                 (isnan(read.loss_before) && isnan(record->loss_before)));
     assert_int_equal(read.highest, record->highest);
+    assert_int_equal(read.resumed_s, record->resumed_s);
     assert_string_equal(read.reason, record->reason);
     assert_memory_equal(&read.plan.absent, &record->plan.absent, sizeof read.plan.absent);
 }
@@ -79,7 +80,8 @@ static void it_is_read_as_it_was_stored(void **state)
         .state = ROLLOUT_SWITCHING,
         .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .absent = {{4, 128}}},
         .loss_before = 0.3,
-        .highest = 6};
+        .highest = 6,
+        .resumed_s = 1700000000};
     assert_true(record_read(&versions, &there, &record, &error));
     assert_false(there);
     assert_kept(&record);
@@ -164,9 +166,10 @@ static size_t with_sum(char text[1024], const char *object, size_t size)
 static void a_damaged_json_is_refused_by_name(void **state)
 {
     (void)state;
-    static const char good[] = "{\"state\":\"switching\",\"kind\":\"job\",\"target\":5,\"fallback\":4,\"highest\":6,"
-                               "\"healthy_s\":10,\"loss_before\":0.5,\"job_waited\":false,\"absent_workers\":[2],"
-                               "\"reason\":\"\"";
+    static const char good[] =
+        "{\"state\":\"switching\",\"kind\":\"job\",\"target\":5,\"fallback\":4,\"highest\":6,\"resumed_s\":8,"
+        "\"healthy_s\":10,\"loss_before\":0.5,\"job_waited\":false,\"absent_workers\":[2],"
+        "\"reason\":\"\"";
     static const char *const others[][2] = {
         {"\"switching\"", "\"sailing\""},
         {"\"switching\"", "2"},
@@ -178,6 +181,7 @@ static void a_damaged_json_is_refused_by_name(void **state)
         {"5,", "\"5\","},
         {"4,", "null,"},
         {"6,", "true,"},
+        {"8,", "-8,"},
         {"10,", "null,"},
         {"0.5", "\"0.5\""},
         {"false", "0"},
@@ -196,7 +200,8 @@ static void a_damaged_json_is_refused_by_name(void **state)
         &(struct record){.state = ROLLOUT_SWITCHING,
                          .plan = {.target = 5, .fallback = 4, .kind = ROLLOUT_JOB, .healthy_s = 10, .absent = {{4}}},
                          .loss_before = 0.5,
-                         .highest = 6});
+                         .highest = 6,
+                         .resumed_s = 8});
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         const char *at = strstr(good, others[i][0]);
         assert_non_null(at);

@@ -20,6 +20,7 @@ static void make(const char *fleet, uint64_t from, uint64_t to, uint8_t **bytes,
     struct manifest manifest = {
         .author = "me@desk",
         .signed_s = 1700000000,
+        .expires_s = 1700003600,
         .may_lose = true,
         .target = {.version = to, .text = "{\"a\":1}", .text_size = 7, .local = "{\"b\":2}", .local_size = 7},
         .fallback = {.version = from, .text = "{\"a\":22}", .text_size = 8}};
@@ -45,6 +46,7 @@ static void comes_back_as_it_went(void **state)
     assert_string_equal(manifest.fleet, "north");
     assert_string_equal(manifest.author, "me@desk");
     assert_int_equal(manifest.signed_s, 1700000000);
+    assert_int_equal(manifest.expires_s, 1700003600);
     assert_int_equal(manifest.target.version, 5);
     assert_int_equal(manifest.fallback.version, 4);
     assert_memory_equal(manifest.target.text, "{\"a\":1}", 7);
@@ -54,6 +56,23 @@ static void comes_back_as_it_went(void **state)
     assert_true(manifest.may_lose);
     assert_int_equal(strlen(manifest.target.digest), CONFIG_DIGEST_HEX);
     free(bytes);
+}
+
+/* By the clock of whoever looks; one that was never set is before every expiry. */
+static void a_manifest_expires(void **state)
+{
+    (void)state;
+    struct error error;
+    struct manifest manifest = {.signed_s = 1700000000, .expires_s = 1700003600};
+    assert_true(manifest_is_current(&manifest, false, 1700003599, &error));
+    assert_false(manifest_is_current(&manifest, false, 1700003600, &error));
+    assert_string_equal(error.text, "the manifest expired at 2023-11-14T23:13:20Z, and this machine's clock says "
+                                    "2023-11-14T23:13:20Z: roll the config out again, or set the clock");
+    assert_true(manifest_is_current(&manifest, true, 1700003600 + 86399, &error));
+    assert_false(manifest_is_current(&manifest, true, 1700003600 + 86400, &error));
+    assert_true(manifest_is_current(&manifest, false, 12, &error));
+    manifest.expires_s = 0;
+    assert_true(manifest_is_current(&manifest, false, 1e18, &error));
 }
 
 /* Every byte is covered by the signature, and no prefix is accepted. */
@@ -95,7 +114,7 @@ static void a_digest_that_lies_is_refused_although_signed(void **state)
     assert_non_null(strstr(error.text, "its fallback is not what its digest says"));
     free(bytes);
     make("north", 4, 5, &bytes, &size); /* flags of a future program */
-    bytes[27 + 4 + 5 + 4 + 7 + 8] = 4;
+    bytes[27 + 4 + 5 + 4 + 7 + 8 + 8] = 4;
     crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
     assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
     assert_non_null(strstr(error.text, "flags 4"));
@@ -396,6 +415,7 @@ int main(void)
         cmocka_unit_test(an_abort_is_signed),
         cmocka_unit_test(machines_keep_what_is_their_own),
         cmocka_unit_test(comes_back_as_it_went),
+        cmocka_unit_test(a_manifest_expires),
         cmocka_unit_test(any_other_byte_is_refused),
         cmocka_unit_test(a_digest_that_lies_is_refused_although_signed),
         cmocka_unit_test(programs_come_back_as_they_went),

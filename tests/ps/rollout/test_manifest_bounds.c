@@ -13,10 +13,10 @@
 #include "ps/rollout/manifest.h"
 
 enum {
-    HEAD = 27 + 4 + 5 + 4 + 2 + 8 + 4, /* of "north" and "me" */
-    CONFIG = 8 + 32 + 4 + 2 + 4 + 3,   /* with "{}" and three bytes of a machine's */
-    PROGRAMS = 3 * 4,                  /* before their waves */
-    PROGRAM = 4 + 6 + 8 + 32 + 32      /* for "x86_64" */
+    HEAD = 27 + 4 + 5 + 4 + 2 + 8 + 8 + 4, /* of "north" and "me" */
+    CONFIG = 8 + 32 + 4 + 2 + 4 + 3,       /* with "{}" and three bytes of a machine's */
+    PROGRAMS = 3 * 4,                      /* before their waves */
+    PROGRAM = 4 + 6 + 8 + 32 + 32          /* for "x86_64" */
 };
 
 static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];

@@ -1,6 +1,8 @@
 /* A member's side: what it takes, what it refuses and why, and that orders may come in any number. */
 #include "tests/ps/rollout/participating.h"
 
+#include "base/clock.h"
+
 static void live_there_and_back(void **state)
 {
     (void)state;
@@ -41,6 +43,78 @@ static void refused(const struct participant_order *order, const char *message)
     assert_int_equal(host.left, 0);
     assert_int_equal(current(), 1);
     start();
+}
+
+static void kept_above(const struct participant_order *order, uint64_t version)
+{
+    participant_act(&participant, order);
+    participant_act(&participant, order);
+    says(PHASE_FAILED, version, "is below version 2, on which the fleet had settled");
+    assert_int_equal(host.left + host.restored, 0);
+    assert_int_equal(current(), version);
+}
+
+/* A false ps 0 has every manifest that was ever signed: none of them leads below what the fleet had settled on. */
+static void manifests_of_before_lead_nowhere(void **state)
+{
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key), old;
+    struct error error;
+    char path[128];
+    (void)state;
+    participant_act(&participant, &order);
+    order.order = ORDER_SWITCH;
+    participant_act(&participant, &order);
+    says(PHASE_SWITCHED, 2, "");
+    participant_act(&participant, &(struct participant_order){.order = ORDER_NOTHING, .settled = true, .in_force = 2});
+    static const enum rollout_order replays[] = {ORDER_BACK, ORDER_RESTORE, ORDER_RETURN};
+    for (int again = 0; again < 2; again++) { /* the second time in a new process */
+        for (size_t i = 0; i < sizeof replays / sizeof *replays; i++) {
+            old = order_of(replays[i], 1, 0.5, 2, 0.25, "", secret_key);
+            participant_act(&participant, &old); /* stages it, if it has to */
+            kept_above(&old, 2);
+        }
+        old = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
+        old.in_force = 1;
+        kept_above(&old, 2);
+        start();
+    }
+    /* Nor does `current`, whoever wrote it; and a damaged floor is none. */
+    const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}};
+    struct config other;
+    write_text("config.json.d/current", "1\n");
+    assert_false(config_load(&other, config_path, flags, 2, &error));
+    assert_non_null(strstr(error.text, "version 1 of the config is below version 2"));
+    config_free(&other);
+    write_text("config.json.d/floor", "1 #00000000\n");
+    assert_false(config_load(&other, config_path, flags, 2, &error));
+    assert_non_null(strstr(error.text, "floor: holds no version number"));
+    config_free(&other);
+    snprintf(path, sizeof path, "%s.d/floor", config_path);
+    assert_int_equal(unlink(path), 0);
+    start(); /* as the message says */
+    says(PHASE_NONE, 1, "");
+}
+
+/* What was signed long ago begins nothing, except that what has begun may end. */
+static void a_signature_ends(void **state)
+{
+    (void)state;
+    expires_s = (uint64_t)clock_wall_s() - 1;
+    struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
+    refused(&order, "the manifest expired at ");
+    order.order = ORDER_SWITCH;
+    participant_act(&participant, &order);
+    says(PHASE_STAGED, 1, "");
+    start();
+    expires_s -= 86400;
+    order = order_of(ORDER_SWITCH, 1, 0.5, 2, 0.25, "", secret_key);
+    refused(&order, "the manifest expired at ");
+    order.order = ORDER_CATCH_UP;
+    order.in_force = 2;
+    participant_act(&participant, &order);
+    expires_s = 0;
+    assert_int_equal(host.left, 1); /* who was away follows the fleet */
+    assert_int_equal(current(), 2);
 }
 
 static void what_is_refused(void **state)
@@ -666,7 +740,7 @@ static void a_damaged_manifest_is_not_obeyed(void **state)
     snprintf(path, sizeof path, "%s.d/manifest", config_path);
     snprintf(kept, sizeof kept, "%s.d/00000002.manifest", config_path);
     assert_true(file_read(path, MANIFEST_MAX_BYTES, &bytes, &size, &error));
-    const size_t flags = strlen("trainer rollout manifest 2\n") + 4 + 5 + 4 + 7 + 8;
+    const size_t flags = strlen("trainer rollout manifest 3\n") + 4 + 5 + 4 + 7 + 8 + 8;
     bytes[flags] ^= 1;
     const struct file_part part = {bytes, size};
     assert_true(file_write_atomic(path, &part, 1, &error));
@@ -689,6 +763,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(live_there_and_back, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(manifests_of_before_lead_nowhere, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_signature_ends, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(what_is_a_machines_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_key_that_anybody_may_replace, set_up, tear_down),

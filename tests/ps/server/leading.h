@@ -580,11 +580,13 @@ static inline void accepted(void)
     assert_int_equal(one->client.frame.type, MESSAGE_done);
 }
 
+static uint64_t word_s; /* when that was signed */
+
 /* The operator's signed abort or resume of the rollout of `proposal`. */
 static inline void word(bool resumes, uint64_t target, const char *of_fleet, uint8_t hash_xor, const uint8_t *key)
 {
     uint8_t bytes[MANIFEST_ABORT_BYTES];
-    struct manifest_abort abort = {.resumes = resumes, .target = target};
+    struct manifest_abort abort = {.resumes = resumes, .signed_s = word_s, .target = target};
     strcpy(abort.fleet, of_fleet);
     strcpy(abort.author, her);
     manifest_hash(proposal, proposal_size, abort.hash);

@@ -392,6 +392,27 @@ static void a_single_byte_of_figures_is_told(void **state)
     serving_end();
 }
 
+/* What is being received counts before it is there: all of it, and each worker's. */
+static void unfinished_bulk_is_counted(void **state)
+{
+    const float figure = 1;
+    (void)state;
+    begin();
+    struct serving_session *other = come(2);
+    serving.server.bulk_bytes = SERVER_BULK - 3; /* others' */
+    const struct message_figures message = {.worker = 1};
+    send_part(worker, MESSAGE_figures, &message, FRAME_LAST, &figure, 1);
+    assert_false(serving_serve(worker)); /* it hangs up, and its peer tries again */
+    assert_null(serving.server.figures[1].bytes);
+    serving_hang_up(worker);
+    assert_int_equal(serving.server.bulk_bytes, SERVER_BULK - 3);
+    serving.server.bulk_bytes = SERVER_BULK - sizeof figure;
+    assert_int_equal(tell_figures(other, 7), 0);
+    assert_int_equal(serving.server.bulk_bytes, SERVER_BULK - sizeof figure);
+    serving.server.bulk_bytes = 0;
+    serving_end();
+}
+
 static void figures_are_told_by_each_and_asked_for_by_the_chief(void **state)
 {
     (void)state;
@@ -409,7 +430,11 @@ static void figures_are_told_by_each_and_asked_for_by_the_chief(void **state)
     assert_true(figure_of(1) == 10 && figure_of(2) == 0);
     struct message_figures message = {.worker = 1};
     assert_int_equal(ask(worker, MESSAGE_figures, &message, MESSAGE_figures), ERROR_BAD_REQUEST);
-    static const int nobody[] = {-1, SERVING_WORKERS};
+    message.worker = -1 - 2;
+    assert_int_equal(ask(worker, MESSAGE_figures, &message, MESSAGE_figures), ERROR_BAD_REQUEST);
+    assert_int_equal(tell_figures(worker, 11), 0);
+    assert_true(figure_of(-1 - 1) == 0 && figure_of(1) == 0); /* forgotten */
+    static const int nobody[] = {-1 - SERVING_WORKERS, SERVING_WORKERS};
     for (int i = 0; i < 2; i++) {
         message.worker = nobody[i];
         assert_int_equal(ask(chief, MESSAGE_figures, &message, MESSAGE_figures), ERROR_BAD_REQUEST);
@@ -659,6 +684,7 @@ int main(void)
         cmocka_unit_test(a_step_that_is_kept_waits_for_room),
         cmocka_unit_test(nobody_waits_for_a_chief_that_is_gone),
         cmocka_unit_test(a_single_byte_of_figures_is_told),
+        cmocka_unit_test(unfinished_bulk_is_counted),
         cmocka_unit_test(figures_are_told_by_each_and_asked_for_by_the_chief),
         cmocka_unit_test(how_wide_the_layers_are_is_told),
         cmocka_unit_test(a_heartbeat_hears_of_the_job),

@@ -131,6 +131,30 @@ static void an_operator_takes_it_back(void **state)
     end();
 }
 
+/* A resume that was signed for one pause does not end the next, also after a restart of ps 0. */
+static void a_resume_is_used_once(void **state)
+{
+    (void)state;
+    begin(0, text_of(1, 0.5, ""));
+    struct serving_session *operator_ = operator_comes();
+    all_come();
+    sign(1, 0.5, 2, 0.25, "", secret_key);
+    accepted();
+    pass(0.25);
+    coordinator->rollout.state = ROLLOUT_SWITCHING;
+    for (word_s = 1000; word_s < 1002; word_s++) {
+        coordinator->rollout.is_paused = true;
+        word(true, 2, "north", 0, secret_key);
+        assert_int_equal(operator_->client.frame.type, MESSAGE_done);
+        coordinator->rollout.is_paused = true;
+        word(true, 2, "north", 0, secret_key);
+        refuses(operator_, "this resume was used already");
+        assert_true(coordinator->rollout.is_paused);
+    }
+    word_s = 0;
+    end();
+}
+
 /* A rollout being watched while nobody reports for 12 s; stood: and ps 0 did not tick, either. */
 static enum rollout_state after_silence(bool stood)
 {
@@ -569,6 +593,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_member_has_its_line, enter, leave),
         cmocka_unit_test_setup_teardown(all_go_back_from_a_loss_that_is_not_finite, enter, leave),
         cmocka_unit_test_setup_teardown(an_operator_takes_it_back, enter, leave),
+        cmocka_unit_test_setup_teardown(a_resume_is_used_once, enter, leave),
         cmocka_unit_test_setup_teardown(members_that_say_nothing_go_back, enter, leave),
         cmocka_unit_test_setup_teardown(its_own_pause_is_nobody_s_silence, enter, leave),
         cmocka_unit_test_setup_teardown(a_restarted_leader_goes_on, enter, leave),

@@ -12,11 +12,13 @@
 
 enum { SIDE = 28 };
 
+static const struct image_shape digit = {SIDE, SIDE, 1, true};
+
 /* A bar of ink `value` on `paper`. */
 static struct image bar(int width, int height, int left, int top, int bar_width, int bar_height, uint8_t paper,
                         uint8_t value)
 {
-    struct image image = {width, height, malloc((size_t)width * (size_t)height)};
+    struct image image = {width, height, 1, malloc((size_t)width * (size_t)height)};
     assert_non_null(image.pixels);
     memset(image.pixels, paper, (size_t)width * (size_t)height);
     for (int y = top; y < top + bar_height; y++) {
@@ -31,7 +33,7 @@ static void the_same_size_is_taken_as_it_is(void **state)
     struct error error;
     uint8_t fitted[SIDE * SIDE];
     struct image image = bar(SIDE, SIDE, 0, 0, 3, 5, 200, 10); /* dark on light, in a corner: must stay as it is */
-    assert_true(image_fit(&image, SIDE, SIDE, fitted, &error));
+    assert_true(image_fit(&image, &digit, fitted, &error));
     assert_memory_equal(fitted, image.pixels, sizeof fitted);
     image_free(&image);
 }
@@ -42,7 +44,7 @@ static void check_bar(struct image *image)
     uint8_t fitted[SIDE * SIDE];
     double mass = 0, x_sum = 0, y_sum = 0;
     int top = SIDE, bottom = -1;
-    assert_true(image_fit(image, SIDE, SIDE, fitted, &error));
+    assert_true(image_fit(image, &digit, fitted, &error));
     for (int y = 0; y < SIDE; y++) {
         for (int x = 0; x < SIDE; x++) {
             double value = fitted[y * SIDE + x];
@@ -84,7 +86,7 @@ static void nothing_on_the_paper(void **state)
     uint8_t fitted[SIDE * SIDE];
     for (int paper = 0; paper < 256; paper += 255) {
         struct image image = bar(50, 40, 0, 0, 0, 0, (uint8_t)paper, 0);
-        assert_true(image_fit(&image, SIDE, SIDE, fitted, &error));
+        assert_true(image_fit(&image, &digit, fitted, &error));
         for (int i = 0; i < SIDE * SIDE; i++) {
             assert_int_equal(fitted[i], 0);
         }
@@ -103,27 +105,71 @@ static void awkward_sizes(void **state)
     for (int i = 0; i < 6 * 6 * 6; i++) {
         int width = sides[i % 6], height = sides[i / 6 % 6], target = sides[i / 36];
         struct image image = bar(width, height, width / 2, 0, 1, height, 0, 255);
-        assert_true(image_fit(&image, target, 200 / target, fitted, &error));
+        for (int digits = 0; digits < 2; digits++) {
+            const struct image_shape shape = {200 / target, target, 1, digits == 1};
+            assert_true(image_fit(&image, &shape, fitted, &error));
+        }
         image_free(&image);
     }
     free(fitted);
 }
 
+/* What is no digit keeps its place and its colours; a picture of one colour stays of that colour. */
+static void others_are_scaled(void **state)
+{
+    (void)state;
+    enum { FROM = 64, TO = 16 };
+    struct error error;
+    uint8_t fitted[TO * TO * IMAGE_RGB];
+    const struct image_shape shape = {TO, TO, IMAGE_RGB, false};
+    struct image image = {FROM, FROM, IMAGE_RGB, calloc(FROM * FROM, IMAGE_RGB)};
+    assert_non_null(image.pixels);
+    for (int i = 0; i < FROM * FROM; i++) {
+        image.pixels[IMAGE_RGB * i + (i % FROM < FROM / 2 ? 0 : 2)] = 200; /* left red, right blue */
+    }
+    assert_true(image_fit(&image, &shape, fitted, &error));
+    for (int i = 0; i < TO * TO; i++) {
+        const int x = i % TO;
+        const uint8_t *pixel = fitted + (size_t)IMAGE_RGB * (size_t)i;
+        assert_int_equal(pixel[1], 0);
+        if (x < TO / 2 - 1 || x > TO / 2) {
+            assert_int_equal(pixel[0], x < TO / 2 ? 200 : 0);
+            assert_int_equal(pixel[2], x < TO / 2 ? 0 : 200);
+        }
+    }
+    image_free(&image);
+}
+
 static void inputs_of_a_model(void **state)
 {
     (void)state;
-    struct error error;
-    uint8_t fitted[64];
     assert_int_equal(image_side(784), 28);
     assert_int_equal(image_side(1), 1);
     assert_int_equal(image_side(600), 0);
-    struct image flat = bar(6, 4, 1, 1, 2, 2, 0, 9);
-    assert_true(image_fit_inputs(&flat, 24, fitted, &error)); /* the number of pixels matters, not the shape */
-    assert_memory_equal(fitted, flat.pixels, 24);
-    assert_true(image_fit_inputs(&flat, 64, fitted, &error));
-    assert_false(image_fit_inputs(&flat, 23, fitted, &error));
-    assert_string_equal(error.text, "is an image of 6x4, but the model's 23 inputs are not a square to scale it to");
-    image_free(&flat);
+    const struct image_shape square = image_shape_of(784), line = image_shape_of(600);
+    assert_true(square.height == 28 && square.width == 28 && square.channels == 1 && square.digits);
+    assert_true(line.height == 1 && line.width == 600 && line.channels == 1 && !line.digits);
+}
+
+static void sizes_as_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int height, width;
+    } good[] = {{"auto", 0, 0}, {"32", 32, 32}, {"32x48", 32, 48}, {"1x16384", 1, 16384}};
+    static const char *const bad[] = {"", "0", "32x", "x32", "32x0", "32x48x3", "-3", "16385", "3.5", "99999999999x1"};
+    struct error error;
+    int height, width;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_true(image_size_parse(good[i].text, &height, &width, &error));
+        assert_int_equal(height, good[i].height);
+        assert_int_equal(width, good[i].width);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_false(image_size_parse(bad[i], &height, &width, &error));
+        assert_non_null(strstr(error.text, bad[i]));
+    }
 }
 
 int main(void)
@@ -133,7 +179,9 @@ int main(void)
         cmocka_unit_test(scaled_and_centred),
         cmocka_unit_test(nothing_on_the_paper),
         cmocka_unit_test(awkward_sizes),
+        cmocka_unit_test(others_are_scaled),
         cmocka_unit_test(inputs_of_a_model),
+        cmocka_unit_test(sizes_as_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,9 +39,28 @@ static bool say_missing(const struct rows *rows, const char *name, struct error 
                      suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
 }
 
+/* Every class is the shortest text of a number. */
+static bool classes_are_numbers(const struct schema *schema)
+{
+    const struct schema_column *target = schema->task == TASK_CLASS ? schema_target(schema, 0) : NULL;
+    bool are = target;
+    for (int i = 0; are && i < target->categories.count; i++) {
+        char buffer[ROW_NUMBER_TEXT];
+        size_t size;
+        const char *text = dictionary_text(&target->categories, i);
+        const struct csv_field field = {.text = text, .size = target->categories.entries[i].size};
+        const struct row row = {.fields = &field, .count = 1};
+        double number;
+        const char *shortest = row_class(&row, 0, buffer, &size);
+        are = row_plain_number(&row, 0, &number) == NUMBER_FINITE && size == field.size && memcmp(shortest, text, size) == 0;
+    }
+    return are;
+}
+
 /* The numeric features, cached for plain rows. */
 static bool gather_numbers(struct encoder *encoder)
 {
+    encoder->classes_are_numbers = classes_are_numbers(encoder->schema);
     struct encoder_numbers *numbers = &encoder->numbers;
     const struct schema *schema = encoder->schema;
     const size_t most = (size_t)schema->numbers + 1;
@@ -49,7 +68,9 @@ static bool gather_numbers(struct encoder *encoder)
     numbers->to = calloc(most, sizeof *numbers->to);
     numbers->centers = calloc(most, sizeof *numbers->centers);
     numbers->scales = calloc(most, sizeof *numbers->scales);
-    if (!numbers->from || !numbers->to || !numbers->centers || !numbers->scales) {
+    numbers->lows = calloc(most, sizeof *numbers->lows);
+    numbers->highs = calloc(most, sizeof *numbers->highs);
+    if (!numbers->from || !numbers->to || !numbers->centers || !numbers->scales || !numbers->lows || !numbers->highs) {
         return false;
     }
     numbers->are_neighbours = true;
@@ -65,6 +86,8 @@ static bool gather_numbers(struct encoder *encoder)
         numbers->to[at] = column->input;
         numbers->centers[at] = column->center;
         numbers->scales[at] = column->scale;
+        numbers->lows[at] = column->low;
+        numbers->highs[at] = column->high;
         numbers->are_neighbours &= numbers->from[at] == numbers->from[0] + at && numbers->to[at] == numbers->to[0] + at;
     }
     return true;
@@ -110,6 +133,8 @@ void encoder_end(struct encoder *encoder)
     free(encoder->numbers.to);
     free(encoder->numbers.centers);
     free(encoder->numbers.scales);
+    free(encoder->numbers.lows);
+    free(encoder->numbers.highs);
     encoder->sources = NULL;
     encoder->numbers = (struct encoder_numbers){.count = 0};
 }
@@ -188,12 +213,18 @@ static inline float scaled(double number, double center, double scale)
     return (float)(value > FLT_MAX ? FLT_MAX : value < -FLT_MAX ? -FLT_MAX : value);
 }
 
+static inline double bounded(double number, double low, double high)
+{
+    const double raised = number < low ? low : number;
+    return raised > high ? high : raised;
+}
+
 static inline __attribute__((always_inline)) void scale_neighbours(const struct encoder_numbers *numbers,
                                                                    const double *restrict from, float *restrict to)
 {
-    const double *centers = numbers->centers, *scales = numbers->scales;
+    const double *centers = numbers->centers, *scales = numbers->scales, *lows = numbers->lows, *highs = numbers->highs;
     for (int i = 0; i < numbers->count; i++) {
-        to[i] = scaled(from[i], centers[i], scales[i]);
+        to[i] = scaled(bounded(from[i], lows[i], highs[i]), centers[i], scales[i]);
     }
 }
 
@@ -222,8 +253,32 @@ static void add_numbers(const struct encoder_numbers *numbers, const double *row
         return;
     }
     for (int i = 0; i < numbers->count; i++) {
-        values[numbers->to[i]] = scaled(row[numbers->from[i]], centers[i], scales[i]);
+        const double number = bounded(row[numbers->from[i]], numbers->lows[i], numbers->highs[i]);
+        values[numbers->to[i]] = scaled(number, centers[i], scales[i]);
     }
+}
+
+/*
+ * A category's number. Categories that are numbers are the same however they are written: 7 is 7.0 is 7.00, as programs
+ * between the data and a request write them differently.
+ */
+static int find_category(const struct dictionary *categories, const char *text, size_t size)
+{
+    static const char *const formats[] = {"%.15g", "%.17g", "%.1f", "%.2f", "%.3f"};
+    int found = dictionary_find(categories, text, size);
+    double number;
+    if (found >= 0 || number_parse(text, size, &number) != NUMBER_FINITE) {
+        return found;
+    }
+    for (size_t i = 0; found < 0 && i < sizeof formats / sizeof formats[0]; i++) {
+        char other[400]; /* DBL_MAX with three decimals */
+        double same;
+        const int length = snprintf(other, sizeof other, formats[i], number);
+        if (number_parse(other, (size_t)length, &same) == NUMBER_FINITE && same == number) {
+            found = dictionary_find(categories, other, (size_t)length);
+        }
+    }
+    return found;
 }
 
 /* The position of a category. */
@@ -236,7 +291,7 @@ static int32_t find_place(const struct encoder *encoder, const struct schema_col
     if (number_is_missing(text, size) || reading_is_missing(&encoder->schema->missing, text, size)) {
         return column->place + (column->may_miss ? 1 + column->categories.count : 0);
     }
-    return column->place + 1 + dictionary_find(&column->categories, text, size);
+    return column->place + 1 + find_category(&column->categories, text, size);
 }
 
 /* The parts of a date. */
@@ -282,7 +337,8 @@ static bool add_feature(const struct encoder *encoder, const struct schema_colum
         return false;
     }
     assert(values);
-    values[column->input] = scaled(missing ? column->fill : number, column->center, column->scale);
+    values[column->input] =
+        scaled(missing ? column->fill : bounded(number, column->low, column->high), column->center, column->scale);
     if (column->code >= 0) {
         assert(places);
         places[column->code] = missing ? column->place : -1;
@@ -290,12 +346,18 @@ static bool add_feature(const struct encoder *encoder, const struct schema_colum
     return true;
 }
 
-static bool add_label(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
-                      int32_t *label, struct error *error)
+static const char *class_text(const struct encoder *encoder, const struct row *row, int source,
+                              char buffer[ROW_NUMBER_TEXT], size_t *size)
+{
+    return (encoder->classes_are_numbers ? row_class : row_text)(row, source, buffer, size);
+}
+
+static bool add_label(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
+                      const struct row *row, int source, int32_t *label, struct error *error)
 {
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
-    const char *text = row_text(row, source, buffer, &size);
+    const char *text = class_text(encoder, row, source, buffer, &size);
     *label = dictionary_find(&column->categories, text, size);
     if (*label >= 0) {
         return true;
@@ -304,6 +366,27 @@ static bool add_label(const struct schema_column *column, const struct rows *row
                      number_is_missing(text, size) ? "is no target; remove the row, or fill it in"
                                                    : "is a class that training never saw; correct it, or train with it",
                      error);
+}
+
+bool encoder_knows_class(const struct encoder *encoder, const struct row *row, char *name, size_t room)
+{
+    const struct schema *schema = encoder->schema;
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    for (int i = 0; schema->task == TASK_CLASS && i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        if (column->role != SCHEMA_TARGET || encoder->sources[i] < 0) {
+            continue;
+        }
+        const char *text = class_text(encoder, row, encoder->sources[i], buffer, &size);
+        if (size > 0 && dictionary_find(&column->categories, text, size) < 0) {
+            if (name[0] == '\0') {
+                snprintf(name, room, "%.*s", (int)(size < room ? size : room - 1), text);
+            }
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool add_target(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
@@ -379,7 +462,7 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
         } else if (column->role == SCHEMA_FEATURE) {
             done = add_feature(encoder, column, rows, row, source, values, places, error);
         } else if (column->role == SCHEMA_TARGET && examples->labels) {
-            done = add_label(column, rows, row, source, &examples->labels[index], error);
+            done = add_label(encoder, column, rows, row, source, &examples->labels[index], error);
         } else if (column->role == SCHEMA_TARGET && targets) {
             done = add_target(encoder, column, rows, row, source, &targets[column->input], error);
         } else if (column->role == SCHEMA_WEIGHT && examples->weights) {

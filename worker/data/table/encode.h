@@ -16,13 +16,14 @@ struct encoder_numbers {
     bool are_neighbours; /* adjacent columns become adjacent inputs */
     bool is_wide;        /* the processor has AVX2 */
     int *from, *to;
-    double *centers, *scales;
+    double *centers, *scales, *lows, *highs;
 };
 
 struct encoder {
     const struct schema *schema;    /* borrowed */
     int *sources;                   /* [schema->count]: the file's column of each; -1: missing, allowed for a weight */
     bool learns;                    /* targets are wanted, too */
+    bool classes_are_numbers;       /* and compared as such */
     struct encoder_numbers numbers; /* features, of plain rows (struct row) */
     int first_other;                /* the columns before it are such features, without missing values */
 };
@@ -44,6 +45,12 @@ void encoder_end(struct encoder *encoder);
  */
 bool encoder_add(const struct encoder *encoder, const struct rows *rows, const struct row *row,
                  struct examples *examples, int index, struct error *error);
+
+/*
+ * False if the row's target is a class that the schema lacks; its name is then written to `name`, unless that has text
+ * already. True of other schemas, and of rows that say nothing.
+ */
+bool encoder_knows_class(const struct encoder *encoder, const struct row *row, char *name, size_t size);
 
 /* The shape of examples of this schema, with a count of 0. */
 struct examples encoder_shape(const struct schema *schema);

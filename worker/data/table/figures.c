@@ -1,4 +1,4 @@
-/* Means and deviations are merged like those of chunks (moments.h). */
+/* Means and deviations are merged like those of chunks (moments.h). Texts of others are checked whole, then added. */
 #include "worker/data/table/figures.h"
 
 #include <math.h>
@@ -8,6 +8,9 @@
 #include <cJSON.h>
 
 #include "base/config/keys.h"
+#include "base/text/json.h"
+#include "base/text/json_value.h"
+#include "worker/data/table/number.h"
 
 static const double MOST_COUNT = 9007199254740992.0; /* 2^53 */
 
@@ -91,18 +94,29 @@ char *figures_text(const struct survey *survey)
     return text;
 }
 
-/* --- merging --- */
+/* --- merging: twice over the text, first without changing anything --- */
 
-static bool is_true(const cJSON *object, const char *name)
+struct merge {
+    struct survey *survey;
+    bool is_applied; /* the second time */
+    bool is_short;   /* of memory */
+    int64_t rows;    /* there */
+    char *scratch;   /* room for any string of the text */
+};
+
+static bool is_true(struct json_value object, const char *name)
 {
-    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
+    return json_member(object, name).kind == JSON_TRUE;
 }
 
-static bool read_double(const cJSON *object, const char *name, double *number)
+static bool to_double(struct json_value value, double *number)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    *number = cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
-    return isfinite(*number);
+    return value.kind == JSON_NUMBER && number_parse(value.text, value.size, number) == NUMBER_FINITE;
+}
+
+static bool read_double(struct json_value object, const char *name, double *number)
+{
+    return to_double(json_member(object, name), number);
 }
 
 /* A count that can be added to earlier ones. */
@@ -113,17 +127,19 @@ static bool to_count(double number, int64_t before, int64_t *count)
     return fits;
 }
 
-static bool read_count(const cJSON *object, const char *name, int64_t before, int64_t *count)
+static bool read_count(struct json_value object, const char *name, int64_t before, int64_t *count)
 {
     double number;
     return read_double(object, name, &number) && to_count(number, before, count);
 }
 
-static bool add_moments(struct moments *moments, double *least, double *most, const cJSON *object)
+static bool add_moments(const struct merge *merge, struct moments *to, double *least, double *most,
+                        struct json_value object)
 {
+    struct moments moments = *to;
     int64_t count;
     double mean, squares, minimum, maximum;
-    if (!read_count(object, "numbers", moments->count, &count)) {
+    if (!read_count(object, "numbers", moments.count, &count)) {
         return false;
     }
     if (count == 0) {
@@ -133,74 +149,85 @@ static bool add_moments(struct moments *moments, double *least, double *most, co
         !read_double(object, "minimum", &minimum) || !read_double(object, "maximum", &maximum) || minimum > maximum) {
         return false;
     }
-    const double n = (double)count, before = (double)moments->count, all = before + n;
-    const double difference = mean - moments->mean;
-    moments->squares += squares + difference * difference * before * n / all;
-    moments->mean += difference * n / all;
-    moments->count += count;
-    *least = fmin(*least, minimum);
-    *most = fmax(*most, maximum);
-    return isfinite(moments->mean) && isfinite(moments->squares); /* numbers may be too far apart for these */
+    const double n = (double)count, before = (double)moments.count, all = before + n;
+    const double difference = mean - moments.mean;
+    moments.squares += squares + difference * difference * before * n / all;
+    moments.mean += difference * n / all;
+    moments.count += count;
+    if (merge->is_applied) {
+        *to = moments;
+        *least = fmin(*least, minimum);
+        *most = fmax(*most, maximum);
+    }
+    return isfinite(moments.mean) && isfinite(moments.squares); /* numbers may be too far apart for these */
 }
 
-static bool add_numbers(struct survey_column *column, const cJSON *object)
+static bool add_numbers(const struct merge *merge, struct survey_column *column, struct json_value object)
 {
-    return add_moments(&column->numbers, &column->minimum, &column->maximum, object);
+    return add_moments(merge, &column->numbers, &column->minimum, &column->maximum, object);
 }
 
-static bool add_dates(struct survey_dates *dates, const cJSON *object)
+static bool add_dates(const struct merge *merge, struct survey_dates *dates, struct json_value object)
 {
-    const cJSON *part;
+    const struct json_value parts = json_member(object, "parts");
+    struct json_walk walk = json_walk(parts);
+    struct json_value part;
     int i = 0;
-    cJSON_ArrayForEach(part, cJSON_GetObjectItemCaseSensitive(object, "parts"))
-    {
-        if (!dates || i == DATE_PARTS || !add_moments(&dates->parts[i], &dates->minimum[i], &dates->maximum[i], part)) {
+    for (; parts.kind == JSON_ARRAY && json_next(&walk, &part); i++) {
+        if (!dates || i == DATE_PARTS ||
+            !add_moments(merge, &dates->parts[i], &dates->minimum[i], &dates->maximum[i], part)) {
             return false;
         }
-        i++;
     }
     return !dates || i == DATE_PARTS;
 }
 
 /* Numbers and dates are written alike on all machines. */
-static bool check_writing(const struct survey_column *column, const cJSON *object, struct error *error)
+static bool check_writing(const struct survey_column *column, struct json_value object, struct error *error)
 {
     char here[NOTATION_TEXT];
-    const char *there = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "notation"));
     int64_t dates;
     notation_text(&column->notation, here);
-    if (!there || strcmp(here, there) != 0) {
-        return error_set(
-            error,
-            "column %.64s: its numbers are written otherwise on some workers (%.64s and %.64s); write them "
-            "in one way, or set --decimal",
-            column->name, here, there ? there : "unknown");
+    if (!json_is(json_member(object, "notation"), here)) {
+        return error_set(error,
+                         "column %.64s: its numbers are written otherwise on some workers than here (%.64s); write them "
+                         "in one way, or set --decimal",
+                         column->name, here);
     }
     return (read_count(object, "dates", 0, &dates) && dates == (int64_t)column->dates) ||
            error_set(error, "column %.64s: its dates are of another order on some workers, or no dates; set --dates",
                      column->name);
 }
 
-static bool add_values(struct survey_column *column, const cJSON *object)
+/* The same as counting each row's value. */
+static bool add_value(struct merge *merge, struct survey_column *column, struct json_value text, int64_t times)
 {
-    const cJSON *texts = cJSON_GetObjectItemCaseSensitive(object, "values"), *text;
-    const cJSON *count = cJSON_GetObjectItemCaseSensitive(object, "counts");
-    count = cJSON_IsArray(count) ? count->child : NULL;
-    cJSON_ArrayForEach(text, texts)
-    {
-        int64_t times;
-        if (!cJSON_IsString(text) || !count || !cJSON_IsNumber(count)) {
-            return false;
-        }
-        const int number = dictionary_add(&column->values, text->valuestring, strlen(text->valuestring));
-        if (number < 0 || !to_count(count->valuedouble, column->values.entries[number].count - 1, &times) ||
-            times < 1) {
-            return false;
-        }
-        column->values.entries[number].count += times - 1;
-        count = count->next;
+    const bool has_stopped = column->has_too_many && !column->is_collected;
+    if (!merge->is_applied || has_stopped) {
+        return true;
     }
-    return cJSON_IsArray(texts);
+    const size_t size = json_unescape(text, merge->scratch);
+    merge->is_short = !survey_count(merge->survey, column, merge->scratch, size, times);
+    return !merge->is_short;
+}
+
+static bool add_values(struct merge *merge, struct survey_column *column, struct json_value object)
+{
+    const struct json_value values = json_member(object, "values"), counts = json_member(object, "counts");
+    struct json_walk walk = json_walk(values), beside = json_walk(counts);
+    struct json_value text, count;
+    int64_t all = 0;
+    while (json_next(&walk, &text)) {
+        double number;
+        int64_t times;
+        if (text.kind != JSON_STRING || !json_next(&beside, &count) || !to_double(count, &number) ||
+            !to_count(number, 0, &times) || times < 1 || times > merge->rows - all ||
+            !add_value(merge, column, text, times)) {
+            return false;
+        }
+        all += times;
+    }
+    return values.kind == JSON_ARRAY;
 }
 
 static bool is_text(bool is_category, int64_t texts)
@@ -223,14 +250,23 @@ static bool kinds_agree(const struct survey_column *column, bool is_category, in
                      column->name);
 }
 
-static bool add_column(struct survey_column *column, const cJSON *object, struct error *error)
+static bool has_name(const struct merge *merge, const struct survey_column *column, struct json_value name,
+                     struct error *error)
 {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
+    const bool is_string = name.kind == JSON_STRING;
+    const size_t size = is_string ? json_unescape(name, merge->scratch) : 0;
+    merge->scratch[size] = '\0';
+    return (is_string && strcmp(merge->scratch, column->name) == 0) ||
+           error_set(error, "column %.64s is %.64s there; all workers' files have the same columns", column->name,
+                     is_string ? merge->scratch : "nothing");
+}
+
+static bool add_column(struct merge *merge, struct survey_column *column, struct json_value object, struct error *error)
+{
     const bool is_category = is_true(object, "is_category");
     int64_t missing, texts, numbers;
-    if (!cJSON_IsString(name) || strcmp(name->valuestring, column->name) != 0) {
-        return error_set(error, "column %.64s is %.64s there; all workers' files have the same columns", column->name,
-                         cJSON_IsString(name) ? name->valuestring : "nothing");
+    if (!has_name(merge, column, json_member(object, "name"), error)) {
+        return false;
     }
     if (!read_count(object, "missing", column->missing, &missing) ||
         !read_count(object, "texts", column->texts, &texts) ||
@@ -241,43 +277,55 @@ static bool add_column(struct survey_column *column, const cJSON *object, struct
         (texts + numbers > 0 && column->texts + column->numbers.count > 0 && !check_writing(column, object, error))) {
         return false;
     }
-    column->missing += missing;
-    column->texts += texts;
-    column->is_category |= is_category;
-    column->has_too_many |= is_true(object, "has_too_many");
-    column->is_integer &= is_true(object, "is_integer");
-    column->same = 0; /* a column equal to the target in these rows need not be so in the others */
-    return (add_numbers(column, object) && (numbers == 0 || add_dates(column->calendar, object)) &&
-            add_values(column, object)) ||
+    if (merge->is_applied) {
+        column->missing += missing;
+        column->texts += texts;
+        column->is_category |= is_category;
+        column->has_too_many |= is_true(object, "has_too_many");
+        column->is_integer &= is_true(object, "is_integer");
+        column->same = 0; /* a column equal to the target in these rows need not be so in the others */
+    }
+    return (add_numbers(merge, column, object) && (numbers == 0 || add_dates(merge, column->calendar, object)) &&
+            add_values(merge, column, object)) ||
            error_set(error, "column %.64s: its figures are damaged, or too many for this machine", column->name);
 }
 
-static bool add_columns(struct survey *survey, const cJSON *columns, struct error *error)
+static bool add_columns(struct merge *merge, struct json_value columns, struct error *error)
 {
-    const cJSON *object = cJSON_IsArray(columns) ? columns->child : NULL;
+    struct survey *survey = merge->survey;
+    struct json_walk walk = json_walk(columns);
+    struct json_value object;
     for (int i = 0; i < survey->count; i++) {
         if (survey->columns[i].use == USE_NOTHING) {
             continue;
         }
-        if (!object) {
+        if (!json_next(&walk, &object)) {
             return error_set(error, "column %.64s is missing there", survey->columns[i].name);
         }
-        if (!add_column(&survey->columns[i], object, error)) {
+        if (!add_column(merge, &survey->columns[i], object, error)) {
             return false;
         }
-        object = object->next;
     }
-    return !object || error_set(error, "there are more columns there");
+    return !json_next(&walk, &object) || error_set(error, "there are more columns there");
 }
 
-bool figures_merge(struct survey *survey, const char *text, struct error *error)
+enum figures_result figures_merge(struct survey *survey, const char *text, struct error *error)
 {
-    cJSON *root = cJSON_Parse(text);
-    int64_t rows;
-    bool done = read_count(root, "rows", survey->rows, &rows) ||
-                error_set(error, "its figures are damaged, or of too many rows");
-    done = done && add_columns(survey, cJSON_GetObjectItemCaseSensitive(root, "columns"), error);
-    survey->rows += done ? rows : 0;
-    cJSON_Delete(root);
-    return done;
+    const size_t size = strlen(text);
+    struct merge merge = {.survey = survey, .scratch = malloc(size + 1)};
+    struct json_place place;
+    if (!merge.scratch) {
+        error_set(error, "out of memory for another worker's figures");
+        return FIGURES_NO_MEMORY;
+    }
+    bool done = json_check_bytes(text, size, &place, error);
+    const struct json_value root = done ? json_whole(text, size) : (struct json_value){.kind = JSON_NONE};
+    done = (done && read_count(root, "rows", survey->rows, &merge.rows)) ||
+           error_set(error, "its figures are damaged, or of too many rows");
+    done = done && add_columns(&merge, json_member(root, "columns"), error);
+    merge.is_applied = done;
+    done = done && add_columns(&merge, json_member(root, "columns"), error);
+    survey->rows += done ? merge.rows : 0;
+    free(merge.scratch);
+    return done ? FIGURES_MERGED : merge.is_short ? FIGURES_NO_MEMORY : FIGURES_REFUSED;
 }

@@ -16,10 +16,14 @@
 /* The survey must be settled; the caller frees the text. NULL: out of memory. */
 char *figures_text(const struct survey *survey);
 
+/* FIGURES_REFUSED: the survey is as it was. FIGURES_NO_MEMORY: it is unusable. */
+enum figures_result { FIGURES_MERGED, FIGURES_REFUSED, FIGURES_NO_MEMORY };
+
 /*
- * Adds another survey's figures, from an untrusted text, to a settled survey. Fails if its columns or their kinds
- * differ: the error names the column. After a failure the survey is unusable.
+ * Adds another survey's figures, from an untrusted text, to a settled survey. Refuses them if they are damaged, or if
+ * the columns or their kinds differ: the error names the column. The text is read in place, and what it may add to the
+ * survey is bounded as for rows (survey_count).
  */
-bool figures_merge(struct survey *survey, const char *text, struct error *error);
+enum figures_result figures_merge(struct survey *survey, const char *text, struct error *error);
 
 #endif

@@ -48,7 +48,8 @@ struct npy_reader {
     uint8_t *file; /* all of an archive */
     struct array arrays[MOST_ARRAYS];
     int count, columns;
-    struct error left_out; /* why the last array of an archive that is not a table's is left out; empty: none is */
+    char *left_out[MOST_ARRAYS]; /* why an array of an archive is no part of the table */
+    int left_out_count;
     uint64_t rows, next;
     uint8_t *chunk; /* room for a block's rows of the stream; NULL: they are in memory */
     double *block;  /* [block_capacity, columns]; the chunk itself if its elements are doubles of this machine */
@@ -127,12 +128,16 @@ static bool parse_shape(struct array *array, const char *text)
 
 static bool parse_header(struct array *array, const char *header, const char *name, struct error *error)
 {
-    if (!parse_type(array, find_value(header, "descr"))) {
-        return error_set(
-            error,
-            "%s: its elements are not numbers that a table can take: bool, int, uint, float16 to float64 (of a "
-            "structured array: numpy.lib.recfunctions.structured_to_unstructured)",
-            name);
+    const char *type = find_value(header, "descr");
+    if (!parse_type(array, type)) {
+        const char kind = type && type[0] == '\'' && type[1] != '\0' ? type[2] : '\0';
+        return error_set(error, "%s: its elements are %s", name,
+                         kind == 'O' ? "Python objects (a pickle), which are never loaded; save numbers, as by "
+                                       "array.astype(float), or a table with texts as CSV"
+                         : kind == 'U' || kind == 'S'
+                             ? "text, which arrays of a table are not; save the table as CSV, or numbers for the texts"
+                             : "not numbers that a table can take: bool, int, uint, float16 to float64 (of a "
+                               "structured array: numpy.lib.recfunctions.structured_to_unstructured)");
     }
     const char *order = find_value(header, "fortran_order");
     if (!order || (strncmp(order, "True", 4) != 0 && strncmp(order, "False", 5) != 0) ||
@@ -388,7 +393,8 @@ static bool add_member(struct npy_reader *reader, const struct zip_member *membe
     const bool done = read_array(array, stream, bytes, error) || error_wrap(error, "%s", file);
     stream_close(stream);
     if (array->is_no_table) {
-        reader->left_out = *error;
+        reader->left_out[reader->left_out_count] = strdup(error->text);
+        reader->left_out_count += reader->left_out[reader->left_out_count] != NULL;
         reader->count--;
         stream_release(reader->stream, array->memory ? (size_t)member->plain + 1 : 0);
         free(array->memory);
@@ -431,7 +437,7 @@ static bool open_archive(struct npy_reader *reader, size_t size, struct error *e
             return false;
         }
     }
-    return reader->count > 0 || error_set(error, "%s", reader->left_out.text);
+    return reader->count > 0 || reader->left_out_count == 0 || error_set(error, "%s", reader->left_out[0]);
 }
 
 /* The rest of the stream after the head. */
@@ -698,6 +704,9 @@ void npy_close(struct npy_reader *reader)
     for (int i = 0; i < reader->count; i++) {
         free(reader->arrays[i].memory);
     }
+    for (int i = 0; i < reader->left_out_count; i++) {
+        free(reader->left_out[i]);
+    }
     free(reader->file);
     if ((void *)reader->chunk != reader->block) {
         free(reader->chunk);
@@ -720,7 +729,7 @@ const char *npy_column_name(const struct npy_reader *reader, int column, char na
     }
     if (array->name[0] == '\0') {
         snprintf(name, NPY_COLUMN_NAME, "%d", column);
-    } else if (array->is_vector) {
+    } else if (array->columns == 1) {
         snprintf(name, NPY_COLUMN_NAME, "%s", array->name);
     } else {
         snprintf(name, NPY_COLUMN_NAME, "%s.%d", array->name, column);
@@ -728,9 +737,18 @@ const char *npy_column_name(const struct npy_reader *reader, int column, char na
     return name;
 }
 
-const char *npy_left_out(const struct npy_reader *reader)
+char npy_kind(const struct npy_reader *reader)
 {
-    return reader->left_out.text;
+    char kind = reader->count > 0 ? reader->arrays[0].kind : '\0';
+    for (int i = 1; i < reader->count; i++) {
+        kind = reader->arrays[i].kind == kind ? kind : '\0';
+    }
+    return kind;
+}
+
+const char *npy_left_out(const struct npy_reader *reader, int index)
+{
+    return index < reader->left_out_count ? reader->left_out[index] : "";
 }
 
 const char *npy_name(const struct npy_reader *reader)

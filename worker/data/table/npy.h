@@ -3,7 +3,7 @@
  * or deflated.
  *
  * An array is [rows, columns] or [rows]. All arrays of an archive have the same number of rows and are placed side by
- * side: the columns of X are X.0, X.1, ..., that of y is y. Types are bool, integers and floats of all sizes, in both
+ * side: the columns of X are X.0, X.1, ..., that of y, [rows] or [rows, 1], is y. Types are bool, integers and floats of all sizes, in both
  * byte orders, in C or Fortran order. A .npy file in C order is streamed; others are read whole. Rows are converted to
  * doubles in blocks that fit the cache.
  *
@@ -44,8 +44,10 @@ int npy_columns(const struct npy_reader *reader);
 /* Written into `name`, and returned. */
 const char *npy_column_name(const struct npy_reader *reader, int column, char name[NPY_COLUMN_NAME]);
 
-/* Arrays of an archive that are not columns are skipped: the reason for the last of them; "" if none was. */
-const char *npy_left_out(const struct npy_reader *reader);
+/* Arrays of an archive that are not columns are skipped: the reason for this one; "" if there are not as many. */
+const char *npy_left_out(const struct npy_reader *reader, int index);
+/* 'b', 'i', 'u' or 'f', as numpy calls the kind of all its numbers; '\0': it has several. */
+char npy_kind(const struct npy_reader *reader);
 const char *npy_name(const struct npy_reader *reader);
 
 /* The next row as numbers [columns], valid until the next call; *there: whether there was one. */

@@ -7,11 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config/keys.h"
+#include "base/text/utf8.h"
+#include "worker/data/signature.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"
 
-enum { MOST_NAME = 4096 };
+enum { MOST_NAME = 4096, MOST_LEFT_OUT = 16, MOST_TEXT = 1 << 16 };
 
 /* A feature and its columns. */
 struct group {
@@ -20,6 +23,7 @@ struct group {
     bool is_raw; /* bytes, of this type: */
     enum label_dtype dtype;
     bool is_label; /* one column: the class */
+    bool is_text;  /* one column */
     int first, count;
 };
 
@@ -30,9 +34,15 @@ struct records_reader {
     struct budget_account *account;
     struct group *groups; /* by name */
     int group_count, group_capacity, columns;
-    char **names;    /* [columns] */
-    double *numbers; /* [columns] */
-    uint64_t next;   /* number of the next record, of those that are intact */
+    char **names;              /* [columns] */
+    double *numbers;           /* [columns] */
+    struct proto_field *texts; /* [columns], in the record; NULL: no feature is text */
+    struct csv_field *fields;  /* [columns] */
+    char *line;                /* that the fields are in */
+    size_t line_capacity;
+    char *left_out[MOST_LEFT_OUT];
+    int left_out_count;
+    uint64_t next; /* number of the next record, of those that are intact */
 };
 
 bool records_are_known(const char *name, const void *head, size_t size)
@@ -130,6 +140,47 @@ static bool is_one_hot(const struct feature *feature, const struct group *group)
                          &ignored);
 }
 
+/* Printable UTF-8; nothing at all is a text, too. */
+static bool is_text(const struct proto_field *bytes)
+{
+    bool is = bytes->size <= MOST_TEXT && utf8_check(bytes->bytes, bytes->size);
+    for (size_t i = 0; is && i < bytes->size; i++) {
+        is = bytes->bytes[i] >= ' ' ? bytes->bytes[i] != 0x7F : strchr("\t\n\r", bytes->bytes[i]) && bytes->bytes[i];
+    }
+    return is;
+}
+
+/* A list of one text, or of none. */
+static bool is_text_feature(const struct feature *feature)
+{
+    struct proto_reader list = proto_read(feature->bytes, feature->size);
+    struct proto_field value;
+    int count = 0;
+    bool is = true;
+    while (is && proto_next(&list, &value)) {
+        is = value.number == FEATURE_LIST && value.wire == PROTO_BYTES && ++count == 1 && is_text(&value);
+    }
+    return is && !list.damaged;
+}
+
+static bool leave_out(struct records_reader *reader, const struct group *group, const struct feature *feature)
+{
+    struct proto_field raw = {.size = 0};
+    const bool has_bytes = feature->kind == FEATURE_BYTES && feature_bytes(feature, &raw);
+    const struct signature *found = has_bytes ? signature_find(raw.bytes, raw.size) : NULL;
+    char text[512];
+    snprintf(text, sizeof text,
+             has_bytes
+                 ? "%.200s: the feature %.64s holds %zu bytes, %s, and --feature_dtype does not say of which numbers"
+                 : "%.200s: the feature %.64s is empty in the first record",
+             records_name(reader), group->name, raw.size, found ? found->what : "which are no text");
+    if (reader->left_out_count < MOST_LEFT_OUT) {
+        reader->left_out[reader->left_out_count] = strdup(text);
+        reader->left_out_count += reader->left_out[reader->left_out_count] != NULL;
+    }
+    return true;
+}
+
 /* How to read a feature; *leave: it gives no columns. */
 static bool plan_group(struct group *group, const struct config_data *data, const struct feature *feature, bool *leave,
                        struct error *error)
@@ -139,9 +190,12 @@ static bool plan_group(struct group *group, const struct config_data *data, cons
     *leave = feature->kind == FEATURE_NONE;
     if (group->is_raw) {
         group->dtype = !data ? LABEL_AUTO : learnt ? data->label_dtype : data->feature_dtype;
-        *leave = group->dtype == LABEL_AUTO && !learnt;
+        group->is_text = group->dtype == LABEL_AUTO && is_text_feature(feature) && !(learnt && feature->size == 0);
+        *leave = group->dtype == LABEL_AUTO && !learnt && !group->is_text;
     }
-    if (*leave) {
+    if (*leave || group->is_text) {
+        group->is_raw = group->is_raw && !group->is_text;
+        group->count = 1;
         return true;
     }
     const bool guesses = group->is_raw && group->dtype == LABEL_AUTO;
@@ -174,9 +228,14 @@ static bool add_group(struct records_reader *reader, const struct config_data *d
     if (!group.name) {
         return no_memory(reader, error);
     }
-    if (!plan_group(&group, data, feature, &leave, error) || leave) {
+    if (!plan_group(&group, data, feature, &leave, error)) {
         free(group.name);
-        return leave;
+        return false;
+    }
+    if (leave) {
+        const bool done = leave_out(reader, &group, feature);
+        free(group.name);
+        return done;
     }
     reader->groups[reader->group_count++] = group;
     return true;
@@ -208,6 +267,20 @@ static bool name_group(struct records_reader *reader, struct group *group, struc
     return true;
 }
 
+/* If any column is text. */
+static bool make_fields(struct records_reader *reader, size_t columns)
+{
+    bool has_text = false;
+    for (int i = 0; i < reader->group_count; i++) {
+        has_text |= reader->groups[i].is_text;
+    }
+    if (has_text) {
+        reader->texts = calloc(columns, sizeof *reader->texts);
+        reader->fields = calloc(columns, sizeof *reader->fields);
+    }
+    return !has_text || (reader->texts && reader->fields);
+}
+
 static bool name_columns(struct records_reader *reader, struct error *error)
 {
     int64_t columns = 0;
@@ -229,7 +302,7 @@ static bool name_columns(struct records_reader *reader, struct error *error)
     }
     reader->names = calloc((size_t)columns, sizeof *reader->names);
     reader->numbers = calloc((size_t)columns, sizeof *reader->numbers);
-    bool done = (reader->names && reader->numbers) || no_memory(reader, error);
+    bool done = (reader->names && reader->numbers && make_fields(reader, (size_t)columns)) || no_memory(reader, error);
     for (int i = 0; done && i < reader->group_count; i++) {
         done = name_group(reader, &reader->groups[i], error);
     }
@@ -242,6 +315,9 @@ static void forget_groups(struct records_reader *reader)
         free(reader->groups[i].name);
     }
     reader->group_count = 0;
+    while (reader->left_out_count > 0) {
+        free(reader->left_out[--reader->left_out_count]);
+    }
 }
 
 /* From the first record that is an Example; if there is none, the error is that of the last. */
@@ -329,6 +405,10 @@ void records_close(struct records_reader *reader)
     free(reader->groups);
     free(reader->names);
     free(reader->numbers);
+    free(reader->texts);
+    free(reader->fields);
+    budget_release(reader->account, reader->line_capacity);
+    free(reader->line);
     tfrecord_close(reader->file);
     free(reader);
 }
@@ -346,6 +426,11 @@ const char *records_column_name(const struct records_reader *reader, int column)
 const char *records_name(const struct records_reader *reader)
 {
     return tfrecord_name(reader->file);
+}
+
+const char *records_left_out(const struct records_reader *reader, int index)
+{
+    return index < reader->left_out_count ? reader->left_out[index] : "";
 }
 
 uint64_t records_row(const struct records_reader *reader)
@@ -406,6 +491,22 @@ static bool read_list(const struct group *group, const struct feature *feature, 
     return (!walk.list.damaged && (count == 0 || count == group->count)) || say_length(group, error);
 }
 
+static bool read_text(struct records_reader *reader, const struct group *group, const struct feature *feature,
+                      struct error *error)
+{
+    struct proto_field *text = &reader->texts[group->first];
+    if (feature->kind != FEATURE_BYTES || !is_text_feature(feature)) {
+        return error_set(error, "its feature \"%s\" is not one text, as in the first record%s", group->name,
+                         feature->kind == FEATURE_BYTES
+                             ? "; if it is raw bytes, --feature_dtype (of a label --label_dtype) says of which numbers"
+                             : "");
+    }
+    if (!feature_bytes(feature, text)) {
+        *text = (struct proto_field){.size = 0};
+    }
+    return true;
+}
+
 static bool read_feature(struct records_reader *reader, const struct config_data *data, const struct proto_field *key,
                          const struct feature *feature, struct error *error)
 {
@@ -424,6 +525,9 @@ static bool read_feature(struct records_reader *reader, const struct config_data
         *numbers = (double)label;
         return true;
     }
+    if (group->is_text) {
+        return read_text(reader, group, feature, error);
+    }
     if (group->is_raw != (feature->kind == FEATURE_BYTES)) {
         return error_set(error, "its feature \"%s\" is %s, unlike in the first record", group->name,
                          group->is_raw ? "numbers" : "bytes");
@@ -431,7 +535,53 @@ static bool read_feature(struct records_reader *reader, const struct config_data
     return group->is_raw ? read_raw(group, feature, numbers, error) : read_list(group, feature, numbers, error);
 }
 
-enum csv_status records_next(struct records_reader *reader, const double **numbers, struct error *error)
+static bool grow_line(struct records_reader *reader, size_t size, struct error *error)
+{
+    if (size <= reader->line_capacity) {
+        return true;
+    }
+    if (!budget_charge(reader->account, 2 * size - reader->line_capacity, error)) {
+        return false;
+    }
+    char *larger = realloc(reader->line, 2 * size);
+    if (!larger) {
+        budget_release(reader->account, 2 * size - reader->line_capacity);
+        return no_memory(reader, error);
+    }
+    reader->line = larger;
+    reader->line_capacity = 2 * size;
+    return true;
+}
+
+/* All columns as text, one behind the other, with a zero byte after each. */
+static bool write_fields(struct records_reader *reader, struct records_row *row, struct error *error)
+{
+    enum { NUMBER_SIZE = 32 };
+    size_t size = 0, used = 0;
+    for (int i = 0; i < reader->columns; i++) {
+        size += reader->texts[i].size + NUMBER_SIZE;
+    }
+    if (!grow_line(reader, size, error)) {
+        return false;
+    }
+    for (int i = 0; i < reader->columns; i++) {
+        struct csv_field *field = &reader->fields[i];
+        char *at = reader->line + used;
+        *field = (struct csv_field){.text = at, .size = (uint32_t)reader->texts[i].size, .column = (uint32_t)i + 1};
+        if (field->size > 0) {
+            memcpy(at, reader->texts[i].bytes, field->size);
+        } else if (!isnan(reader->numbers[i])) {
+            config_number_text(reader->numbers[i], at);
+            field->size = (uint32_t)strlen(at);
+        }
+        at[field->size] = '\0';
+        used += field->size + 1;
+    }
+    *row = (struct records_row){.fields = reader->fields, .raw = reader->line, .raw_size = used};
+    return true;
+}
+
+enum csv_status records_next(struct records_reader *reader, struct records_row *next, struct error *error)
 {
     const uint8_t *record;
     size_t size;
@@ -447,12 +597,15 @@ enum csv_status records_next(struct records_reader *reader, const double **numbe
     }
     for (int i = 0; i < reader->columns; i++) {
         reader->numbers[i] = NAN;
+        if (reader->texts) {
+            reader->texts[i] = (struct proto_field){.size = 0};
+        }
     }
     const uint64_t row = reader->next++;
     if (!take_record(reader, NULL, record, size, read_feature, error)) {
         name_record(reader, row, error);
         return CSV_BAD;
     }
-    *numbers = reader->numbers;
-    return CSV_ROW;
+    *next = (struct records_row){.numbers = reader->numbers};
+    return !reader->texts || write_fields(reader, next, error) ? CSV_ROW : CSV_FAILED;
 }

@@ -2,17 +2,21 @@
 #include "worker/data/table/rows.h"
 
 #include <assert.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/config/keys.h"
+#include "worker/data/signature.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/header.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/table/records.h"
 
-enum { HEAD = RECORDS_HEAD };
+enum { HEAD = SIGNATURE_HEAD };
+_Static_assert((int)HEAD >= (int)RECORDS_HEAD, "the head tells all formats");
 _Static_assert((int)HEAD >= (int)NPY_HEAD, "the head tells all formats");
 _Static_assert((int)ROWS_MOST_PLAIN == (int)NPY_MOST_PLAIN, "as many as the reader gives");
 
@@ -193,6 +197,15 @@ static bool read_head(struct stream *stream, uint8_t head[HEAD], size_t *size, s
     return done;
 }
 
+/* Arrays of numpy are the only archive, and the only other kind that is not text. */
+static bool is_other(const char *name, const uint8_t *head, size_t size, struct error *error)
+{
+    const struct signature *found = signature_find(head, size);
+    const bool may_be_arrays = memmem(head, size, ".npy", 4) || fnmatch("*.npz*", name, 0) == 0;
+    return found && !(npy_is_known(head, size) && (may_be_arrays || memcmp(head, "PK", 2) != 0)) &&
+           signature_say(name, head, size, error);
+}
+
 bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error)
 {
     struct csv_reader *csv;
@@ -201,6 +214,9 @@ bool rows_open(struct rows **rows, const char *path, const struct config_data *d
     uint8_t head[HEAD];
     size_t size;
     if (!stream_open_file(&stream, path, error) || !read_head(stream, head, &size, error)) {
+        return false;
+    }
+    if (is_other(path, head, size, error)) {
         return false;
     }
     if (npy_is_known(head, size)) {
@@ -221,6 +237,9 @@ bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, si
     uint8_t head[HEAD];
     size_t head_size;
     if (!stream_open_bytes(&stream, name, bytes, size, error) || !read_head(stream, head, &head_size, error)) {
+        return false;
+    }
+    if (is_other(name, head, head_size, error)) {
         return false;
     }
     if (npy_is_known(head, head_size)) {
@@ -259,6 +278,11 @@ const char *rows_column_name(const struct rows *rows, int column)
     return rows->names[column];
 }
 
+char rows_number_kind(const struct rows *rows)
+{
+    return rows->npy ? npy_kind(rows->npy) : '\0';
+}
+
 bool rows_has_header(const struct rows *rows)
 {
     return rows->has_header;
@@ -274,9 +298,9 @@ const char *rows_name(const struct rows *rows)
     return rows->csv ? csv_name(rows->csv) : rows->npy ? npy_name(rows->npy) : records_name(rows->records);
 }
 
-const char *rows_left_out(const struct rows *rows)
+const char *rows_left_out(const struct rows *rows, int index)
 {
-    return rows->npy ? npy_left_out(rows->npy) : "";
+    return rows->npy ? npy_left_out(rows->npy, index) : rows->records ? records_left_out(rows->records, index) : "";
 }
 
 bool rows_is_text(const struct rows *rows)
@@ -354,9 +378,16 @@ enum csv_status rows_next(struct rows *rows, struct row *row, struct error *erro
         return there ? CSV_ROW : CSV_END;
     }
     if (rows->records) {
-        const enum csv_status status = records_next(rows->records, &row->numbers, error);
+        struct records_row record;
+        const enum csv_status status = records_next(rows->records, &record, error);
         if (status == CSV_ROW) {
+            row->numbers = record.numbers;
             put_numbers(rows, row, records_row(rows->records));
+        }
+        if (status == CSV_ROW && record.fields) {
+            row->fields = record.fields;
+            row->raw = record.raw;
+            row->raw_size = record.raw_size;
         }
         return status;
     }
@@ -431,6 +462,12 @@ enum number_kind row_number(const struct row *row, int column, struct column_rea
     return kind == NUMBER_FINITE && has_marks && is_missing_number(reading, *value) ? NUMBER_MISSING : kind;
 }
 
+enum number_kind row_plain_number(const struct row *row, int column, double *value)
+{
+    static const struct notation plain;
+    return row_number(row, column, (struct column_reading){.notation = &plain}, value);
+}
+
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size)
 {
     if (row->fields) {
@@ -445,12 +482,35 @@ const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_T
     return buffer;
 }
 
+/* Digits that the number would be printed with. */
+static bool is_shortest(const char *text, size_t size)
+{
+    const size_t sign = size > 1 && text[0] == '-';
+    bool is = size > sign && size <= 15 && (text[sign] != '0' || size == 1);
+    for (size_t i = sign; i < size && is; i++) {
+        is = text[i] >= '0' && text[i] <= '9';
+    }
+    return is;
+}
+
+const char *row_class(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size)
+{
+    double number;
+    const char *text = row_text(row, column, buffer, size);
+    if (is_shortest(text, *size) || row_plain_number(row, column, &number) != NUMBER_FINITE) {
+        return text;
+    }
+    config_number_text(number == 0 ? 0 : number, buffer);
+    *size = strlen(buffer);
+    return buffer;
+}
+
 bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error)
 {
     if (!rows) {
         return error_wrap(error, "row %llu", (unsigned long long)row->line);
     }
-    if (row->fields) {
+    if (row->fields && rows->csv) {
         return error_wrap(error, "%s:%llu:%u", rows_name(rows), (unsigned long long)row->line,
                           row->fields[column].column);
     }

@@ -1,6 +1,6 @@
 /*
- * Rows of a table in a file, whatever its format: text fields of a CSV file, or the numbers of a NumPy array (of two
- * dimensions, or one for a single column) or of TFRecords' features.
+ * Rows of a table in a file, whatever its format: text fields of a CSV file, the numbers of a NumPy array (of two
+ * dimensions, or one for a single column), or TFRecords' features, as numbers unless some are text.
  *
  * Used by one thread. Errors about a row begin with its place: "FILE:LINE:COLUMN: ..." or "FILE: row N, column M: ...".
  */
@@ -59,10 +59,12 @@ struct row row_behind(const struct row *row, int index);
 /* Column names: those of the header, or else numbers from 0. */
 int rows_columns(const struct rows *rows);
 const char *rows_column_name(const struct rows *rows, int column);
+char rows_number_kind(const struct rows *rows); /* of an array (worker/data/table/npy.h); else '\0' */
 bool rows_has_header(const struct rows *rows);
 char rows_delimiter(const struct rows *rows); /* of a text file; "," of others */
 const char *rows_name(const struct rows *rows);
-const char *rows_left_out(const struct rows *rows); /* of an archive (worker/data/table/npy.h); else "" */
+/* Arrays of an archive, or features of records, that are no columns: why this one; "" if there are not as many. */
+const char *rows_left_out(const struct rows *rows, int index);
 bool rows_is_text(const struct rows *rows);
 bool rows_has_blanks(const struct rows *rows);        /* instead of delimiters */
 bool rows_lacks_first_name(const struct rows *rows);  /* the header has names, but none for the first column */
@@ -87,7 +89,12 @@ bool reading_is_missing(const struct string_list *missing, const char *text, siz
 
 /* A field as a number, and as text (which may be put into `buffer`). */
 enum number_kind row_number(const struct row *row, int column, struct column_reading reading, double *value);
+/* The same of a plain number. */
+enum number_kind row_plain_number(const struct row *row, int column, double *value);
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
+
+/* The same of a class: a number is the shortest text of its value, since 1, 1.0 and 01 are one class. */
+const char *row_class(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
 
 /* Prefixes the error with the place of a field; returns false. rows NULL: the row is not from a file. */
 bool row_wrap(const struct rows *rows, const struct row *row, int column, struct error *error);

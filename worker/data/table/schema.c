@@ -9,6 +9,9 @@
 #include <cJSON.h>
 
 #include "base/config/keys.h"
+#include "base/text/json.h"
+#include "base/text/json_value.h"
+#include "worker/data/table/number.h"
 
 static const char *const task_names[] = {"class", "flags", "numbers", "inputs", NULL};
 static const char *const role_names[] = {"feature", "target", "weight", NULL};
@@ -42,8 +45,15 @@ struct schema_column *schema_add(struct schema *schema, const char *name, enum s
     }
     schema->columns = columns;
     struct schema_column *column = &columns[schema->count];
-    *column = (struct schema_column){
-        .name = strdup(name), .role = role, .kind = kind, .scale = 1, .input = -1, .place = -1, .code = -1};
+    *column = (struct schema_column){.name = strdup(name),
+                                     .role = role,
+                                     .kind = kind,
+                                     .scale = 1,
+                                     .low = -INFINITY,
+                                     .high = INFINITY,
+                                     .input = -1,
+                                     .place = -1,
+                                     .code = -1};
     if (!column->name) {
         return NULL;
     }
@@ -256,8 +266,10 @@ static cJSON *column_json(const struct schema_column *column)
     } else if (column->kind == SCHEMA_DATE) {
         done = done && add_date(object, column);
     } else {
-        done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) &&
-               add_double(object, "scale", column->scale) && add_double(object, "fill", column->fill);
+        done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) && add_double(object, "scale", column->scale) &&
+               add_double(object, "fill", column->fill);
+        done = done && (isinf(column->low) || add_double(object, "low", column->low)) &&
+               (isinf(column->high) || add_double(object, "high", column->high));
     }
     if (!done) {
         cJSON_Delete(object);
@@ -307,64 +319,96 @@ bool schema_finish(struct schema *schema, struct error *error)
                                       error_set(error, "out of memory for the names of columns and categories"));
 }
 
-/* The index of a word in a list; -1 if it is missing. */
-static int find_word(const cJSON *object, const char *name, const char *const *words)
+/* Reads in place: the text may be another member's, and of any size that a message holds. */
+struct schema_reader {
+    struct schema *schema;
+    char *scratch; /* room for any string of the text */
+};
+
+static const char *unescape(const struct schema_reader *reader, struct json_value string, size_t *size)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    for (int i = 0; cJSON_IsString(item) && words[i]; i++) {
-        if (strcmp(item->valuestring, words[i]) == 0) {
+    *size = json_unescape(string, reader->scratch);
+    reader->scratch[*size] = '\0';
+    return reader->scratch;
+}
+
+/* The index of a word in a list; -1 if it is missing. */
+static int find_word(struct json_value object, const char *name, const char *const *words)
+{
+    const struct json_value item = json_member(object, name);
+    for (int i = 0; item.kind == JSON_STRING && words[i]; i++) {
+        if (json_is(item, words[i])) {
             return i;
         }
     }
     return -1;
 }
 
-static bool get_double(const cJSON *object, const char *name, double *number)
+static bool get_double(struct json_value object, const char *name, double *number)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    *number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
-    return isfinite(*number);
+    const struct json_value item = json_member(object, name);
+    return item.kind == JSON_NUMBER && number_parse(item.text, item.size, number) == NUMBER_FINITE;
 }
 
-static bool get_categories(struct schema_column *column, const cJSON *array)
+/* One that may be missing, and then stays as it is. */
+static bool get_bound(struct json_value object, const char *name, double *number)
 {
-    const cJSON *item;
-    int expected = 0;
-    cJSON_ArrayForEach(item, array)
-    {
-        if (!cJSON_IsString(item) ||
-            dictionary_add(&column->categories, item->valuestring, strlen(item->valuestring)) != expected++) {
+    return json_member(object, name).kind == JSON_NONE || get_double(object, name, number);
+}
+
+static bool get_categories(const struct schema_reader *reader, struct schema_column *column, struct json_value array)
+{
+    struct json_walk walk = json_walk(array);
+    struct json_value item;
+    size_t size;
+    for (int expected = 0; json_next(&walk, &item); expected++) {
+        if (item.kind != JSON_STRING) {
+            return false;
+        }
+        const char *text = unescape(reader, item, &size);
+        if (dictionary_add(&column->categories, text, size) != expected) {
             return false; /* also a duplicate */
         }
     }
-    return cJSON_IsArray(array);
+    return array.kind == JSON_ARRAY;
+}
+
+/* The one byte of a short text; none: 0. False: it is longer. */
+static bool get_sign(struct json_value object, const char *name, char *sign)
+{
+    const struct json_value item = json_member(object, name);
+    *sign = item.kind == JSON_STRING && item.size == 3 ? item.text[1] : '\0';
+    return item.kind == JSON_STRING && item.size <= 3;
 }
 
 /* Without one, numbers are plain. */
-static bool get_notation(struct notation *notation, const cJSON *object)
+static bool get_notation(const struct schema_reader *reader, struct notation *notation, struct json_value object)
 {
-    const cJSON *written = cJSON_GetObjectItemCaseSensitive(object, "notation");
-    const char *decimal = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(written, "decimal"));
-    const char *group = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(written, "group"));
-    const char *unit = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(written, "unit"));
-    if (!written) {
+    const struct json_value written = json_member(object, "notation"), unit = json_member(written, "unit");
+    size_t size;
+    if (written.kind == JSON_NONE) {
         return true;
     }
-    if (!decimal || !group || !unit || strlen(decimal) != 1 || strlen(group) > 1 || strlen(unit) >= NOTATION_UNIT) {
+    if (unit.kind != JSON_STRING || !get_sign(written, "decimal", &notation->decimal) ||
+        !get_sign(written, "group", &notation->group) || notation->decimal == '\0') {
         return false;
     }
-    *notation = (struct notation){.decimal = decimal[0], .group = group[0]};
-    memcpy(notation->unit, unit, strlen(unit));
+    const char *text = unescape(reader, unit, &size);
+    if (size >= NOTATION_UNIT) {
+        return false;
+    }
+    memcpy(notation->unit, text, size);
     return notation_is_valid(notation);
 }
 
-static bool get_parts(struct schema_column *column, const cJSON *object)
+static bool get_parts(struct schema_column *column, struct json_value object)
 {
-    const cJSON *item;
+    const struct json_value parts = json_member(object, "parts");
     const int order = find_word(object, "dates", order_names);
+    struct json_walk walk = json_walk(parts);
+    struct json_value item;
     unsigned seen = 0;
-    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(object, "parts"))
-    {
+    while (parts.kind == JSON_ARRAY && json_next(&walk, &item)) {
         const int part = find_word(item, "part", date_part_names);
         if (part < 0 || (seen >> part & 1) != 0) {
             return false;
@@ -381,55 +425,64 @@ static bool get_parts(struct schema_column *column, const cJSON *object)
     return order > 0 && column->part_count > 0;
 }
 
-static bool get_column(struct schema *schema, const cJSON *object)
+static bool get_column(const struct schema_reader *reader, struct json_value object)
 {
-    const cJSON *name = cJSON_GetObjectItemCaseSensitive(object, "name");
+    const struct json_value name = json_member(object, "name");
     const int role = find_word(object, "role", role_names), kind = find_word(object, "kind", kind_names);
-    if (!cJSON_IsString(name) || role < 0 || kind < 0) {
+    size_t size;
+    if (name.kind != JSON_STRING || role < 0 || kind < 0) {
         return false;
     }
     struct schema_column *column =
-        schema_add(schema, name->valuestring, (enum schema_role)role, (enum schema_kind)kind);
+        schema_add(reader->schema, unescape(reader, name, &size), (enum schema_role)role, (enum schema_kind)kind);
     if (!column) {
         return false;
     }
-    column->may_miss = role == SCHEMA_FEATURE && cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "may_miss"));
+    column->may_miss = role == SCHEMA_FEATURE && json_member(object, "may_miss").kind == JSON_TRUE;
     if (kind == SCHEMA_CATEGORY) {
-        return get_categories(column, cJSON_GetObjectItemCaseSensitive(object, "categories"));
+        return get_categories(reader, column, json_member(object, "categories"));
     }
     if (kind == SCHEMA_DATE) {
         return role == SCHEMA_FEATURE && get_parts(column, object);
     }
-    return get_notation(&column->notation, object) && get_double(object, "center", &column->center) &&
-           get_double(object, "scale", &column->scale) && get_double(object, "fill", &column->fill) &&
-           column->scale != 0;
+    return get_notation(reader, &column->notation, object) && get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
+           get_double(object, "fill", &column->fill) && column->scale != 0 && get_bound(object, "low", &column->low) &&
+           get_bound(object, "high", &column->high) && column->low <= column->high;
 }
 
-static bool get_columns(struct schema *schema, const cJSON *root)
+static bool get_columns(const struct schema_reader *reader, struct json_value root)
 {
-    const cJSON *columns = cJSON_GetObjectItemCaseSensitive(root, "columns"), *object;
+    const struct json_value columns = json_member(root, "columns");
     const int task = find_word(root, "task", task_names);
-    bool done = cJSON_IsArray(columns) && task >= 0;
-    cJSON_ArrayForEach(object, cJSON_GetObjectItemCaseSensitive(root, "missing"))
-    {
-        done = done && cJSON_IsString(object) && add_missing(schema, object->valuestring);
+    struct json_walk walk = json_walk(columns);
+    struct json_value object;
+    const struct json_value missing = json_member(root, "missing");
+    struct json_walk marks = json_walk(missing);
+    size_t size;
+    bool done = columns.kind == JSON_ARRAY && task >= 0;
+    while (done && missing.kind == JSON_ARRAY && json_next(&marks, &object)) {
+        done = object.kind == JSON_STRING && add_missing(reader->schema, unescape(reader, object, &size));
     }
-    cJSON_ArrayForEach(object, columns)
-    {
-        done = done && get_column(schema, object);
+    while (done && json_next(&walk, &object)) {
+        done = get_column(reader, object);
     }
-    schema->task = (enum schema_task)(done ? task : 0);
+    reader->schema->task = (enum schema_task)(done ? task : 0);
     return done;
 }
 
 bool schema_parse(struct schema *schema, const char *text, struct error *error)
 {
+    const size_t text_size = strlen(text);
+    struct schema_reader reader = {schema, malloc(text_size + 1)};
+    struct json_place place;
+    double version = SCHEMA_VERSION;
     *schema = (struct schema){.count = 0};
-    cJSON *root = cJSON_Parse(text);
-    const cJSON *version = cJSON_GetObjectItemCaseSensitive(root, "version");
-    const bool is_other = cJSON_IsNumber(version) && version->valuedouble != SCHEMA_VERSION;
-    bool done = version && !is_other && get_columns(schema, root);
-    cJSON_Delete(root);
+    bool done = reader.scratch && json_check_bytes(text, text_size, &place, error);
+    const struct json_value root = done ? json_whole(text, text_size) : (struct json_value){.kind = JSON_NONE};
+    const struct json_value item = json_member(root, "version");
+    const bool is_other = get_double(root, "version", &version) && version != SCHEMA_VERSION;
+    done = item.kind != JSON_NONE && !is_other && get_columns(&reader, root);
+    free(reader.scratch);
     if (!done) {
         schema_free(schema);
         return error_set(error, is_other ? "the preprocessing in it is of another version of this program"
@@ -494,6 +547,9 @@ static bool same_column(const struct schema_column *there, const struct schema_c
             a->scale != b->scale || a->fill != b->fill) {
             return error_set(error, "column %.64s has other dates there than here", here->name);
         }
+    if (there->low != here->low || there->high != here->high) {
+        return error_set(error, "column %.64s is used from %.9g to %.9g there, and from %.9g to %.9g here", here->name,
+                         there->low, there->high, here->low, here->high);
     }
     return say_categories(there, here, error);
 }

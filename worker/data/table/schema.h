@@ -2,9 +2,10 @@
  * The preprocessing of a table, part of the model that was trained on it: which columns become which inputs and
  * targets, how numbers are scaled, which categories have their own input.
  *
- * The inputs of a row are first its numbers, then a place for every category. A number becomes (x - center) / scale; a
- * missing one becomes `fill`, and sets the column's indicator, one more place. A date becomes several numbers: those of
- * its parts that vary. In a column of categories exactly one
+ * The inputs of a row are first its numbers, then a place for every category. A number is brought to the range from low
+ * to high, which is what training saw and half as much on either side, and becomes (x - center) / scale; a missing one
+ * becomes `fill`, and sets the column's indicator, one more place. A date becomes several numbers: those of its parts
+ * that vary. In a column of categories exactly one
  * place is 1: the first stands for rare or unseen values, then one for each category in order, then one for missing
  * values if there were any.
  *
@@ -50,6 +51,7 @@ struct schema_column {
     enum table_dates dates;   /* the order of a date's parts; of SCHEMA_DATE */
     struct schema_part parts[DATE_PARTS];
     int part_count;
+    double low, high;             /* of a number; infinite: any */
     struct dictionary categories; /* in order; of SCHEMA_CATEGORY */
     int input;                    /* index of a number, of a date's first part, or of a target; -1: none */
     int place;                    /* its first place; -1: none */

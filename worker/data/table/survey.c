@@ -61,6 +61,22 @@ static bool say_header(const struct rows *rows, struct error *error)
     return false;
 }
 
+/* "a, b, c, ..." */
+static void list_columns(const struct rows *rows, char *text, size_t size)
+{
+    enum { MOST_LISTED = 12 };
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < rows_columns(rows) && used < size; i++) {
+        const bool is_more = i == MOST_LISTED;
+        used += (size_t)snprintf(text + used, size - used, "%s%.32s", i > 0 ? ", " : "",
+                                 is_more ? "..." : rows_column_name(rows, i));
+        if (is_more) {
+            return;
+        }
+    }
+}
+
 /* Names in the config must be columns. */
 static bool check_name(const struct rows *rows, const char *key, const char *name, struct error *error)
 {
@@ -71,8 +87,10 @@ static bool check_name(const struct rows *rows, const char *key, const char *nam
     for (int i = 0; i < rows_columns(rows); i++) {
         suggest_offer(&suggestion, rows_column_name(rows, i));
     }
-    error_set(error, "data.%s: %s has no column %.64s among its %d%s%.64s%s", key, rows_name(rows), name,
-              rows_columns(rows), suggestion.best ? "; did you mean " : "; `trainer data info` lists them",
+    char names[400];
+    list_columns(rows, names, sizeof names);
+    error_set(error, "data.%s: %s has no column %.64s among its %d (%s)%s%.64s%s", key, rows_name(rows), name,
+              rows_columns(rows), names, suggestion.best ? "; did you mean " : "",
               suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
     return say_header(rows, error);
 }
@@ -137,7 +155,7 @@ static void clear_dates(struct survey_dates *dates)
     }
 }
 
-static void forget(struct survey *survey)
+void survey_forget(struct survey *survey)
 {
     survey->rows = 0;
     survey->files = 0;
@@ -194,8 +212,8 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
     const int count = rows_columns(rows);
     *survey = (struct survey){
         .counts_all = counts_all, .loss = config->train.loss, .data = &config->data, .delimiter = rows_delimiter(rows)};
-    if (rows_left_out(rows)[0] != '\0') {
-        log_warning("%s; it is left out", rows_left_out(rows));
+    for (int i = 0; rows_left_out(rows, i)[0] != '\0'; i++) {
+        log_warning("%s; it is left out", rows_left_out(rows, i));
     }
     if (!check_config(rows, &config->data, error)) {
         return false;
@@ -218,7 +236,7 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
             column->notation = (struct notation){.decimal = ',', .group = '.'};
         }
     }
-    forget(survey);
+    survey_forget(survey);
     survey->files = 1;
     if (config->data.scaling == SCALING_ROBUST && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
         return error_set(error, "%s: out of memory for the quantiles of %d columns", rows_name(rows), count);
@@ -248,7 +266,13 @@ static bool say_text(const struct rows *rows, const struct row *row, int column,
     size_t size;
     const char *text = row_text(row, column, buffer, &size);
     const char *name = rows_column_name(rows, column);
-    if (kind == NUMBER_INFINITE) {
+    if (kind == NUMBER_MISSING) {
+        error_set(
+            error,
+            "column %.64s: \"%.*s\" is no target among numbers; fill it in, remove the row, or learn each value as "
+            "a class (--categorical=%.64s); --max_bad_records=N skips N such rows",
+            name, (int)(size < 32 ? size : 32), text, name);
+    } else if (kind == NUMBER_INFINITE) {
         error_set(error, "column %.64s: %.*s is not finite; leave the field empty if it is missing", name,
                   (int)(size < 32 ? size : 32), text);
     } else if (kind == NUMBER_FINITE) {
@@ -285,23 +309,32 @@ static void stop_counting(struct survey *survey, struct survey_column *column)
     dictionary_free(&column->values);
 }
 
-/* Counts a value: false if out of memory. */
-static bool count_value(struct survey *survey, struct survey_column *column, const struct row *row, int index)
+bool survey_count(struct survey *survey, struct survey_column *column, const char *text, size_t size, int64_t times)
 {
-    char buffer[ROW_NUMBER_TEXT];
-    size_t size;
-    const char *text = row_text(row, index, buffer, &size);
     const int before = column->values.count;
     if ((before >= MOST_VALUES || survey->bytes >= MOST_BYTES) && dictionary_find(&column->values, text, size) < 0) {
         stop_counting(survey, column);
         return true;
     }
-    const bool done = dictionary_add(&column->values, text, size) >= 0;
+    const int number = dictionary_add(&column->values, text, size);
+    if (number < 0) {
+        return false;
+    }
+    column->values.entries[number].count += times - 1;
     if (column->values.count > before) {
         column->bytes += size + VALUE_BYTES;
         survey->bytes += size + VALUE_BYTES;
     }
-    return done;
+    return true;
+}
+
+static bool count_value(struct survey *survey, struct survey_column *column, const struct row *row, int index)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const bool is_class = column->use == USE_TARGET && !column->is_category;
+    const char *text = (is_class ? row_class : row_text)(row, index, buffer, &size);
+    return survey_count(survey, column, text, size, 1);
 }
 
 static const struct notation plain_notation;
@@ -340,7 +373,8 @@ static bool note_fault(struct survey_column *column, enum table_dates wanted, co
     size_t size;
     const char *text = row_text(row, index, buffer, &size);
     column->texts += kind == NUMBER_TEXT;
-    column->infinite += kind != NUMBER_TEXT;
+    column->marks += kind == NUMBER_MISSING;
+    column->infinite += kind == NUMBER_INFINITE || kind == NUMBER_FINITE;
     if (column->first_text[0] == '\0') {
         say_text(rows, row, index, kind, column->dates != DATES_AUTO, &error);
         memcpy(column->first_text, error.text, sizeof column->first_text - 1);
@@ -425,29 +459,38 @@ static void keep_example(struct survey_column *column, const struct row *row, in
     }
 }
 
+static bool is_empty(const struct row *row, int index)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    return !row->fields || (row_text(row, index, buffer, &size), size == 0);
+}
+
 bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
 {
     struct survey_column *column = &survey->columns[index];
     double number = 0;
     const enum number_kind kind = read_value(survey, column, row, index, &number);
     const bool has_numbers = column->numbers.count + column->numbers.in_chunk > 0;
-    const bool is_marked = kind == NUMBER_MISSING && row->fields && column->use != USE_TARGET && !column->is_category &&
+    const bool is_of_target = column->use == USE_TARGET;
+    const bool is_marked = kind == NUMBER_MISSING && row->fields && !is_of_target && !column->is_category &&
                            is_mark(survey, row, index);
+    const bool is_class = kind == NUMBER_MISSING && is_of_target && !is_empty(row, index);
     if (survey->counts_all && column->examples[SURVEY_EXAMPLES - 1][0] == '\0') {
         keep_example(column, row, index);
     }
-    if (kind == NUMBER_MISSING && !is_marked) {
+    if (kind == NUMBER_MISSING && !is_marked && !is_class) {
         column->missing++;
         return true;
     }
     if (is_marked) {
         column->marks++;
         column->is_collected |= !has_numbers && column->dates == DATES_AUTO;
-    } else if (is_fault(kind, number)) {
+    } else if (is_class || is_fault(kind, number)) {
         if (!note_fault(column, survey->data->dates, rows, row, index, kind)) {
             return false;
         }
-        column->is_collected |= kind == NUMBER_TEXT && !has_numbers && column->dates == DATES_AUTO;
+        column->is_collected |= (is_class || kind == NUMBER_TEXT) && !has_numbers && column->dates == DATES_AUTO;
     } else {
         add_number(column, row, index, number);
         if (kept) {
@@ -513,7 +556,8 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
         }
         double number = 0;
         const enum number_kind kind = read_value(survey, column, row, i, &number);
-        if (must_be && kind == NUMBER_MISSING) {
+        const bool is_mark = column->use == USE_TARGET && !column->is_number && !is_empty(row, i);
+        if (must_be && kind == NUMBER_MISSING && !is_mark) {
             error_set(error, "column %.64s: is empty; a row needs its %s: fill it in, or remove the row", column->name,
                       column->use == USE_TARGET ? "target" : "weight");
             return row_wrap(rows, row, i, error);
@@ -642,7 +686,8 @@ static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *
     const bool are_many = texts > 0 && TEXT_SHARE * texts >= numbers + texts && column->dates == DATES_AUTO;
     const bool are_most = texts > numbers;
     char offenders[OFFENDERS_TEXT];
-    if (texts + column->infinite == 0 || (numbers == 0 && column->infinite == 0)) {
+    const int64_t marks = column->use == USE_TARGET ? column->marks : 0;
+    if (texts + column->infinite + marks == 0 || (numbers == 0 && column->infinite == 0)) {
         return true;
     }
     const int distinct = are_many ? find_offenders(column, offenders) : 0;
@@ -699,6 +744,9 @@ static bool decide(struct survey *survey, struct survey_column *column, bool ski
 /* Marks are missing numbers, or texts. */
 static void settle_marks(struct survey_column *column)
 {
+    if (column->use == USE_TARGET) {
+        return;
+    }
     const bool is_number = !column->is_category && (column->texts == 0 || column->numbers.count > 0) &&
                            (column->numbers.count > 0 || column->dates != DATES_AUTO);
     column->missing += is_number ? column->marks : 0;
@@ -740,7 +788,7 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
         }
     }
     if (*again) {
-        forget(survey);
+        survey_forget(survey);
         return true;
     }
     for (int i = 0; i < survey->count; i++) {

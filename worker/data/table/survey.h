@@ -81,6 +81,8 @@ void survey_free(struct survey *survey); /* safe on zeros */
 
 /* Another file, with the same columns, follows. */
 void survey_next_file(struct survey *survey);
+/* All rows are to be added again: everything but the columns' kinds is reset. */
+void survey_forget(struct survey *survey);
 
 /* Records one row, whose columns are those of the first file. Fails only if out of memory. */
 bool survey_add(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
@@ -94,6 +96,9 @@ bool survey_add_plain(struct survey *survey, const struct rows *rows, const stru
  * Fails only if out of memory.
  */
 bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept);
+
+/* Counts a value of a column `times` times, within the limits of distinct values. Fails only if out of memory. */
+bool survey_count(struct survey *survey, struct survey_column *column, const char *text, size_t size, int64_t times);
 
 /*
  * Call it after the last row. *again: some columns taken for numbers are categories (or have faults to skip), so that

@@ -11,10 +11,12 @@
 #include "base/log.h"
 
 enum {
-    MOST_CLASSES_SURE = 20, /* this few integers are classes */
-    MOST_CLASSES = 1000,    /* more are not... */
-    ROWS_PER_CLASS = 20,    /* ...unless each has this many rows */
+    MOST_CLASSES = 20,  /* more whole numbers are a quantity, such as a count */
+    FEW_CLASSES = 3,    /* so few are classes, however few rows there are, */
+    ROWS_PER_CLASS = 3, /* and others only if each has this many rows on average */
 };
+
+static const double WIDENED = 0.5; /* of the range of training, on either side */
 
 /* --- What a column is --- */
 
@@ -24,8 +26,8 @@ static bool is_class(const struct survey_column *column, int64_t rows)
     if (column->is_category || column->numbers.count == 0) {
         return true;
     }
-    return column->is_integer && !column->has_too_many &&
-           (count <= MOST_CLASSES_SURE || (count <= MOST_CLASSES && (int64_t)count * ROWS_PER_CLASS <= rows));
+    return column->is_integer && !column->has_too_many && count <= MOST_CLASSES &&
+           (count <= FEW_CLASSES || (int64_t)count * ROWS_PER_CLASS <= rows);
 }
 
 static bool is_text(const struct survey_column *column)
@@ -69,6 +71,19 @@ static void find_scale(struct schema_column *to, const struct survey_column *fro
     } else {
         to->center = from->numbers.mean;
         to->scale = sqrt(from->numbers.squares / count);
+    }
+}
+
+/*
+ * A number far beyond those of training, such as a mistyped one, would decide the answer alone. Of a column with only
+ * one value, whose weights were never trained, nothing else counts.
+ */
+static void find_range(struct schema_column *to, const struct survey_column *from)
+{
+    const double margin = WIDENED * (from->maximum - from->minimum);
+    if (from->numbers.count > 0 && isfinite(from->minimum - margin) && isfinite(from->maximum + margin)) {
+        to->low = from->minimum - margin;
+        to->high = from->maximum + margin;
     }
 }
 
@@ -172,6 +187,9 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
     }
     added->notation = column->notation;
     find_scale(added, column, data->scaling);
+    if (schema->task != TASK_INPUTS) { /* whose error on numbers far away is what people look for */
+        find_range(added, column);
+    }
     return data->scaling != SCALING_ROBUST || find_robust_scale(added, survey, (int)(column - survey->columns));
 }
 
@@ -264,6 +282,32 @@ static bool check_task(const struct targets *targets, enum schema_task task, con
     return true;
 }
 
+bool survey_has_classes(const struct survey *survey, const struct config *config)
+{
+    const struct targets targets = look_at_targets(survey);
+    return targets.count > 0 && !survey_learns_inputs(&config->data) &&
+           task_of(&targets, survey->rows, config->train.loss) == TASK_CLASS;
+}
+
+/* Numbers may be learned either way: the choice, and how to make the other. */
+static void report_task(const struct targets *targets, enum schema_task task, enum loss_kind loss)
+{
+    const struct survey_column *target = targets->first;
+    if (loss != LOSS_AUTO || targets->count > 1 || is_text(target) || target->numbers.count == 0) {
+        return;
+    }
+    if (task == TASK_CLASS) {
+        log_info("target %.64s: its %d whole numbers are learned as classes; --loss=mse learns a number", target->name,
+                 target->values.count);
+    } else if (target->is_integer && !target->has_too_many) {
+        log_info("target %.64s: its whole numbers, %d different ones, are learned as a quantity (regression); "
+                 "--loss=softmax learns classes",
+                 target->name, target->values.count);
+    } else {
+        log_info("target %.64s: is learned as a number (regression); --loss=softmax learns classes", target->name);
+    }
+}
+
 /* For someone who sees the program for the first time: what there is to choose from. */
 static bool ask_for_target(const struct survey *survey, const char *name, struct error *error)
 {
@@ -293,6 +337,7 @@ static bool choose_task(const struct survey *survey, const struct config *config
         return ask_for_target(survey, name, error);
     }
     *task = task_of(&targets, survey->rows, loss);
+    report_task(&targets, *task, loss);
     return check_task(&targets, *task, name, error);
 }
 

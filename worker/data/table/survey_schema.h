@@ -20,4 +20,7 @@
 bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
                    struct error *error);
 
+/* True if what is learned of these columns is classes, because the config says so, or else the data. */
+bool survey_has_classes(const struct survey *survey, const struct config *config);
+
 #endif

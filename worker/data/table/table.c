@@ -321,10 +321,11 @@ static bool take_plain_into_survey(struct table_pass *pass, const struct rows *r
     }
     *taken = row->plain;
     if (split) {
-        split_keys(row, keys);
+        split_keys(split, row, keys);
     }
     for (int i = 0; i < row->plain; i++) {
-        if (split && !split_show(split, row, keys[i], error)) {
+        const struct row one = row_behind(row, i);
+        if (split && !split_show(split, &one, keys[i], error)) {
             return false;
         }
         if (!split || !split_is_test(split, keys[i])) {
@@ -422,6 +423,8 @@ struct encode_pass {
     /* Rows to test with; NULL: not wanted. Room grows. */
     struct examples *test;
     int room;
+    int64_t unseen;       /* of them that are left out, as training has none of their class */
+    char unseen_name[64]; /* of the first */
 };
 
 static bool begin_encoding(struct table_pass *pass, const struct rows *rows, struct error *error)
@@ -478,6 +481,10 @@ static bool take_for_test(struct encode_pass *self, const struct rows *rows, con
                           struct error *error)
 {
     if (!self->test) {
+        return true;
+    }
+    if (self->split && !encoder_knows_class(&self->encoder, row, self->unseen_name, sizeof self->unseen_name)) {
+        self->unseen++; /* the program chose the row, so it is no fault of the file */
         return true;
     }
     if (!make_room(self, rows, error)) {
@@ -565,7 +572,7 @@ static bool take_plain_into_examples(struct table_pass *pass, const struct rows 
         return take_into_examples(pass, rows, row, bad, error);
     }
     if (self->split) {
-        split_keys(row, keys);
+        split_keys(self->split, row, keys);
     }
     for (*taken = 1; *taken <= row->plain; ++*taken) {
         const int i = *taken - 1;
@@ -589,6 +596,16 @@ static struct table_pass pass_of_encoding(const struct config *config, const cha
                                .config = config,
                                .folder = folder,
                                .names = names};
+}
+
+static void report_unseen(const struct encode_pass *self)
+{
+    if (self->unseen > 0) {
+        log_warning("%lld of the rows held out for the test %s of a class that training has no row of (\"%s\"%s); "
+                    "they are left out of the test",
+                    (long long)self->unseen, self->unseen == 1 ? "is" : "are", self->unseen_name,
+                    self->unseen == 1 ? "" : ", ...");
+    }
 }
 
 /* Weights of test rows are their own, and 1 on average. name: of the data. */
@@ -621,7 +638,16 @@ static bool survey_rows(struct survey *survey, struct split *split, const struct
                                              .names = names},
                                     .survey = survey,
                                     .split = split};
-    return sample_times(split, names, config, error) && survey_files(&surveying, error) && split_settle(split, error);
+    bool again = sample_times(split, names, config, error);
+    bool done = again;
+    while (again && done) {
+        done =
+            survey_files(&surveying, error) && split_revise(split, survey_has_classes(survey, config), &again, error);
+        if (done && again) {
+            survey_forget(survey);
+        }
+    }
+    return done && split_settle(split, error);
 }
 
 static bool survey_train(struct schema *schema, struct split *split, const struct names *names,
@@ -641,6 +667,7 @@ struct known_pass {
     const struct schema *schema;
     struct split *split;
     struct examples one;
+    bool only_tests; /* faults of other rows don't matter: these only have no part in the choice */
 };
 
 static bool begin_known(struct table_pass *pass, const struct rows *rows, struct error *error)
@@ -656,13 +683,20 @@ static bool take_known(struct table_pass *pass, const struct rows *rows, const s
 {
     struct known_pass *self = (struct known_pass *)pass;
     uint64_t key;
-    *bad = !split_key(self->split, rows, row, &key, error) ||
-           (!split_is_test(self->split, key) && !encoder_add(&self->encoder, rows, row, &self->one, 0, error));
-    return !*bad && split_show(self->split, row, key, error);
+    *bad = !split_key(self->split, rows, row, &key, error);
+    if (*bad) {
+        return false;
+    }
+    if (!split_is_test(self->split, key) && !encoder_add(&self->encoder, rows, row, &self->one, 0, error)) {
+        *bad = !self->only_tests;
+        return !*bad;
+    }
+    return split_show(self->split, row, key, error);
 }
 
-static bool split_train(struct schema *schema, struct split *split, const struct names *names,
-                        const struct config *config, struct error *error)
+/* Which rows of a known schema are held out. */
+static bool split_known(const struct schema *schema, struct split *split, const struct names *names,
+                        const struct config *config, bool only_tests, struct error *error)
 {
     const struct examples like = encoder_shape(schema);
     struct known_pass self = {.pass = {.begin = begin_known,
@@ -671,16 +705,26 @@ static bool split_train(struct schema *schema, struct split *split, const struct
                                        .folder = config->data.data_dir,
                                        .names = names},
                               .schema = schema,
-                              .split = split};
+                              .split = split,
+                              .only_tests = only_tests};
     if (!examples_create(&self.one, &like, 1)) {
         return error_set(error, "out of memory for a row of %d inputs", like.inputs);
     }
-    bool done = sample_times(split, names, config, error);
-    split_begin(split);
-    done = done && run_pass(&self.pass, error) && split_settle(split, error);
+    bool done = sample_times(split, names, config, error), again = true;
+    while (done && again) {
+        split_begin(split);
+        done = run_pass(&self.pass, error) && split_revise(split, schema->task == TASK_CLASS, &again, error);
+    }
+    done = done && split_settle(split, error);
     encoder_end(&self.encoder);
     examples_free(&self.one);
     return done;
+}
+
+static bool split_train(struct schema *schema, struct split *split, const struct names *names,
+                        const struct config *config, struct error *error)
+{
+    return split_known(schema, split, names, config, false, error);
 }
 
 /* Where rows go that do not fit into memory. */
@@ -722,6 +766,7 @@ static bool encode_train(struct encode_pass *self, struct overflow *overflow, co
                          struct error *error)
 {
     const char *folder = config->data.data_dir;
+    split_rewind(self->split);
     if (!weights_begin(self->weights, self->schema, config->train.class_weights, error) ||
         !make_sets(self, overflow, config, error) || !run_pass(&self->pass, error)) {
         return false;
@@ -733,6 +778,8 @@ static bool encode_train(struct encode_pass *self, struct overflow *overflow, co
         return false;
     }
     weights_apply(self->weights, self->train, self->held_out);
+    split_report(self->split);
+    report_unseen(self);
     overflow->keep = self->train->count;
     overflow->held_out = self->held_out;
     overflow->percent = 0;
@@ -745,7 +792,10 @@ static bool encode_train(struct encode_pass *self, struct overflow *overflow, co
 
 static struct split make_split(const struct config *config, bool has_test_files)
 {
-    return (struct split){.column = -1, .test_share = has_test_files ? 0 : config->data.test_share};
+    return (struct split){.column = -1,
+                          .target = -1,
+                          .is_fixed = config->data.round_files || config->data.tested_files,
+                          .test_share = has_test_files ? 0 : config->data.test_share};
 }
 
 bool table_read_train(struct examples *examples, struct examples *test, struct schema *schema,
@@ -839,6 +889,7 @@ static bool read_test_rows(struct examples *examples, const struct schema *schem
                                    .limit = options->limit};
     bool done = run_pass(&encoding.pass, error);
     encoder_end(&encoding.encoder);
+    report_unseen(&encoding);
     done = done && has_rows(&read, name, error) && weigh_test(&read, schema, name, error);
     if (!done) {
         examples_free(&read);
@@ -874,8 +925,8 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
                 error_set(error, "%s: %s; name their folder with --data_dir, or one file: `trainer eval RUN FILE`",
                           folder, file_exists(folder) ? "holds no files of rows" : "there is no such folder of rows");
         }
-        done = done && sample_times(&split, &names, options->config, error);
-        split_begin(&split);
+        done = done && split_known(schema, &split, &names, options->config, true, error);
+        split_rewind(&split);
     }
     done = done && read_test_rows(examples, schema, folder, &names, is_split ? &split : NULL, options, error);
     names_free(&names);

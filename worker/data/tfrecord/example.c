@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "worker/data/image.h"
+#include "worker/data/signature.h"
 
 /* --- Features --- */
 
@@ -148,8 +149,10 @@ enum {
     LIST = FEATURE_LIST
 };
 
+enum { MOST_NAMED = 12, MOST_NAME_SHOWN = 64 };
+
 struct features {
-    struct feature image, label, height, width;
+    struct feature image, label, height, width, channels;
 };
 
 static bool is_name(const struct proto_field *key, const char *name)
@@ -172,6 +175,9 @@ static struct feature *feature_for(struct features *features, const struct examp
     }
     if (is_name(key, "height") || is_name(key, "image/height")) {
         return &features->height;
+    }
+    if (is_name(key, "channels") || is_name(key, "depth") || is_name(key, "image/channels")) {
+        return &features->channels;
     }
     return is_name(key, "width") || is_name(key, "image/width") ? &features->width : NULL;
 }
@@ -322,26 +328,34 @@ static bool read_size(const struct feature *feature, int64_t *size, struct error
     return true;
 }
 
-/* The shape of an image of `pixels` raw pixels. */
-static bool shape_image(const struct features *features, uint64_t pixels, struct image *image, struct error *error)
+/* The shape of an image of `values` raw bytes or numbers. */
+static bool shape_image(const struct features *features, uint64_t values, struct image *image, struct error *error)
 {
-    int64_t height, width;
-    if (!read_size(&features->height, &height, error) || !read_size(&features->width, &width, error)) {
+    int64_t height, width, channels;
+    if (!read_size(&features->height, &height, error) || !read_size(&features->width, &width, error) ||
+        !read_size(&features->channels, &channels, error)) {
         return false;
     }
-    if (pixels < 1 || pixels > IMAGE_MAX_PIXELS) {
-        return error_set(error, "its image has %" PRIu64 " pixels; expected 1 to %d", pixels, IMAGE_MAX_PIXELS);
+    if (values < 1 || values > IMAGE_MAX_PIXELS) {
+        return error_set(error, "its image has %" PRIu64 " pixels; expected 1 to %d", values, IMAGE_MAX_PIXELS);
     }
-    if (height > 0 && width > 0 && (uint64_t)(height * width) != pixels) {
+    const bool has_sides = height > 0 && width > 0;
+    const bool in_colour =
+        channels == IMAGE_RGB || (channels == 0 && has_sides && (uint64_t)(height * width) * IMAGE_RGB == values);
+    const uint64_t pixels = in_colour ? values / IMAGE_RGB : values;
+    if (has_sides && (uint64_t)(height * width) != pixels) {
         return error_set(error, "its image has %" PRIu64 " pixels, but height x width is %" PRId64 "x%" PRId64, pixels,
                          height, width);
     }
-    if (height == 0 || width == 0) {
+    if (in_colour && values % IMAGE_RGB != 0) {
+        return error_set(error, "its image has %" PRIu64 " values, which are not three a pixel", values);
+    }
+    if (!has_sides) {
         int side = image_side((int)pixels);
         height = side > 0 ? side : 1;
         width = side > 0 ? side : (int64_t)pixels;
     }
-    *image = (struct image){.width = (int)width, .height = (int)height};
+    *image = (struct image){.width = (int)width, .height = (int)height, .channels = in_colour ? IMAGE_RGB : 1};
     return true;
 }
 
@@ -360,19 +374,58 @@ static bool take_memory(struct example *example, size_t pixels, struct error *er
     return true;
 }
 
-/* Decodes a PNG, BMP or PNM. */
-static bool decode_picture(struct example *example, const struct proto_field *picture, struct error *error)
+/* Decodes a picture, in the wanted colours and size. */
+static bool decode_picture(struct example *example, const struct proto_field *picture, const struct image_shape *wanted,
+                           struct error *error)
 {
-    if (!image_decode(&example->image, picture->bytes, picture->size, error)) {
+    struct image image = {.width = 0};
+    struct image_head head;
+    bool more;
+    if (!image_examine(&head, picture->bytes, picture->size, &more, error)) {
         return error_wrap(error, "its image");
     }
-    free(example->memory);
-    example->memory = example->image.pixels;
-    example->capacity = (size_t)example->image.width * (size_t)example->image.height;
+    struct image_shape shape = *wanted;
+    shape.channels = shape.channels > 0 ? shape.channels : head.channels;
+    shape.height = wanted->height > 0 ? wanted->height : head.height;
+    shape.width = wanted->height > 0 ? wanted->width : head.width;
+    if (!image_decode(&image, picture->bytes, picture->size, shape.channels, error)) {
+        return error_wrap(error, "its image");
+    }
+    const bool done =
+        take_memory(example, image_values(&shape), error) && image_fit(&image, &shape, example->memory, error);
+    image_free(&image);
+    example->encoded = true;
+    example->image = (struct image){
+        .width = shape.width, .height = shape.height, .channels = shape.channels, .pixels = example->memory};
+    return done;
+}
+
+/* Raw pixels become grey, or all of one colour, if the others are. */
+static bool convert_channels(struct example *example, int channels, struct error *error)
+{
+    const struct image from = example->image;
+    const size_t pixels = (size_t)from.width * (size_t)from.height;
+    if (channels == 0 || channels == from.channels) {
+        return true;
+    }
+    if (from.pixels == example->memory || !take_memory(example, pixels * (size_t)channels, error)) {
+        return error_set(error, "its image is %s, but the images before it are not",
+                         from.channels > 1 ? "in colour" : "grey");
+    }
+    for (size_t i = 0; i < pixels; i++) {
+        const uint8_t *pixel = from.pixels + i * (size_t)from.channels;
+        if (channels == 1) {
+            example->memory[i] = image_luma(pixel[0], pixel[1], pixel[2]);
+        } else {
+            memset(example->memory + IMAGE_RGB * i, pixel[0], IMAGE_RGB);
+        }
+    }
+    example->image.channels = channels;
     return true;
 }
 
-static bool read_bytes(struct example *example, const struct features *features, struct error *error)
+static bool read_bytes(struct example *example, const struct features *features, const struct image_shape *wanted,
+                       struct error *error)
 {
     struct proto_reader list = proto_read(features->image.bytes, features->image.size);
     struct proto_field field;
@@ -380,16 +433,24 @@ static bool read_bytes(struct example *example, const struct features *features,
         return error_set(error, "its image is an empty list");
     }
     if (image_is_known(field.bytes, field.size)) {
-        return decode_picture(example, &field, error);
+        return decode_picture(example, &field, wanted, error);
     }
-    if (!shape_image(features, field.size, &example->image, error)) {
+    const bool has_shape = shape_image(features, field.size, &example->image, error);
+    const struct signature *found = signature_find(field.bytes, field.size);
+    const bool is_square = has_shape && example->image.width == example->image.height;
+    if (found && !is_square && strstr(found->what, "picture")) { /* raw pixels may begin in any way */
+        return error_set(error, "its image is %s, which is not read from TFRecord; store PNG, or raw pixels",
+                         found->what);
+    }
+    if (!has_shape) {
         return false;
     }
     example->image.pixels = (uint8_t *)(uintptr_t)field.bytes; /* read only, as the header says */
-    return true;
+    return convert_channels(example, wanted->channels, error);
 }
 
-static bool read_floats(struct example *example, const struct features *features, struct error *error)
+static bool read_floats(struct example *example, const struct features *features, const struct image_shape *wanted,
+                        struct error *error)
 {
     struct feature_walk walk = feature_walk(&features->image);
     uint64_t count = 0;
@@ -405,6 +466,10 @@ static bool read_floats(struct example *example, const struct features *features
     }
     if (!shape_image(features, count, &example->image, error) || !take_memory(example, (size_t)count, error)) {
         return false;
+    }
+    if (wanted->channels > 0 && wanted->channels != example->image.channels) {
+        return error_set(error, "its image is a list of floats %s; only bytes can be converted (--color)",
+                         example->image.channels > 1 ? "in colour" : "in grey");
     }
     double scale = largest > 1 ? 1 : 255;
     walk = feature_walk(&features->image);
@@ -432,7 +497,7 @@ static void remember_frame(struct example *example, const struct features *featu
     struct example_frame *frame = &example->frame;
     const struct image *image = &example->image;
     const uint8_t *label = label_byte(&features->label);
-    size_t image_size = (size_t)image->width * (size_t)image->height;
+    size_t image_size = (size_t)image->width * (size_t)image->height * (size_t)image->channels;
     frame->size = 0;
     if (!label || size - image_size > sizeof frame->bytes) {
         return;
@@ -444,7 +509,8 @@ static void remember_frame(struct example *example, const struct features *featu
                                     .image_size = image_size,
                                     .label_at = (size_t)(label - record),
                                     .width = image->width,
-                                    .height = image->height};
+                                    .height = image->height,
+                                    .channels = image->channels};
     memcpy(frame->bytes, record, image_at);
     memcpy(frame->bytes + image_at, record + behind, size - behind);
 }
@@ -477,10 +543,44 @@ static bool is_like_last(struct example *example, const uint8_t *record, size_t 
         image_is_known(record + frame->image_at, frame->image_size)) {
         return false;
     }
-    example->image = (struct image){
-        .width = frame->width, .height = frame->height, .pixels = (uint8_t *)(uintptr_t)record + frame->image_at};
+    example->encoded = false;
+    example->image = (struct image){.width = frame->width,
+                                    .height = frame->height,
+                                    .channels = frame->channels,
+                                    .pixels = (uint8_t *)(uintptr_t)record + frame->image_at};
     example->label = record[frame->label_at];
     return true;
+}
+
+/* Adds to the error which features the record has instead; returns false. */
+static bool add_names(const uint8_t *record, size_t size, struct error *error)
+{
+    struct proto_reader example = proto_read(record, size);
+    struct proto_field field, entry, key, value;
+    struct error before = *error;
+    int named = 0;
+    while (proto_next(&example, &field)) {
+        struct proto_reader map = proto_read(field.bytes, field.wire == PROTO_BYTES ? field.size : 0);
+        while (field.number == FEATURES && proto_next(&map, &entry)) {
+            if (entry.number != ENTRY || entry.wire != PROTO_BYTES || !feature_entry(&entry, &key, &value) ||
+                !key.bytes || named == MOST_NAMED) {
+                continue;
+            }
+            before = *error;
+            error_set(error, "%s%s %.*s", before.text, named++ == 0 ? "; it has" : ",",
+                      (int)(key.size < MOST_NAME_SHOWN ? key.size : MOST_NAME_SHOWN), (const char *)key.bytes);
+        }
+    }
+    before = *error;
+    return named > 0 ? error_set(error, "%s: name them with --image_feature and --label_feature", before.text) : false;
+}
+
+static bool say_no_image(const struct features *features, const struct example_names *names, struct error *error)
+{
+    return error_set(error,
+                     features->image.kind == FEATURE_NONE ? "it has no feature \"%s\" for its image"
+                                                          : "its feature \"%s\" is integers, not an image",
+                     names->image);
 }
 
 bool example_decode(struct example *example, const uint8_t *record, size_t size, const struct example_names *names,
@@ -491,12 +591,18 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
         return true;
     }
     example->image = (struct image){0};
-    if (!read_features(&features, names, record, size, error) ||
-        !example_label(&features.label, names, &example->label, error)) {
+    example->encoded = false;
+    if (!read_features(&features, names, record, size, error)) {
         return false;
     }
+    if (!example_label(&features.label, names, &example->label, error)) {
+        return features.label.kind == FEATURE_NONE && add_names(record, size, error);
+    }
+    if (features.image.kind == FEATURE_NONE) {
+        return say_no_image(&features, names, error) || add_names(record, size, error);
+    }
     if (features.image.kind == FEATURE_BYTES) {
-        if (!read_bytes(example, &features, error)) {
+        if (!read_bytes(example, &features, &names->shape, error)) {
             return false;
         }
         if (example->image.pixels != example->memory) {
@@ -505,12 +611,9 @@ bool example_decode(struct example *example, const uint8_t *record, size_t size,
         return true;
     }
     if (features.image.kind == FEATURE_FLOATS) {
-        return read_floats(example, &features, error);
+        return read_floats(example, &features, &names->shape, error);
     }
-    return error_set(error,
-                     features.image.kind == FEATURE_NONE ? "it has no feature \"%s\" for its image"
-                                                         : "its feature \"%s\" is integers, not an image",
-                     names->image);
+    return say_no_image(&features, names, error);
 }
 
 void example_free(struct example *example)
@@ -550,15 +653,17 @@ static void put_integer(struct proto *proto, const char *name, int64_t value)
     end_entry(proto, entry);
 }
 
-void example_encode(struct proto *proto, const struct example_names *names, const uint8_t *pixels, int height,
-                    int width, int32_t label)
+void example_encode(struct proto *proto, const struct example_names *names, const struct image *image, int32_t label)
 {
     size_t features = proto_begin(proto, FEATURES);
-    struct feature_entry image = begin_entry(proto, names->image, FEATURE_BYTES);
-    proto_bytes(proto, LIST, pixels, (size_t)height * (size_t)width);
-    end_entry(proto, image);
+    struct feature_entry pixels = begin_entry(proto, names->image, FEATURE_BYTES);
+    proto_bytes(proto, LIST, image->pixels, (size_t)image->height * (size_t)image->width * (size_t)image->channels);
+    end_entry(proto, pixels);
     put_integer(proto, names->label, label);
-    put_integer(proto, "height", height);
-    put_integer(proto, "width", width);
+    put_integer(proto, "height", image->height);
+    put_integer(proto, "width", image->width);
+    if (image->channels > 1) {
+        put_integer(proto, "channels", image->channels);
+    }
     proto_end(proto, features);
 }

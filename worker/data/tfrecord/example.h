@@ -55,12 +55,12 @@ double feature_raw_number(const uint8_t *bytes, enum label_dtype dtype);
 /*
  * tf.train.Example as used by image data sets: an image and its label under configurable names.
  *
- *     image    bytes: uint8 pixels, row-major, or a PNG, BMP or PNM picture; or a float list: 0..1, or 0..255 if any is
- *              above 1. Floats are rounded to the 256 levels that engines work on.
+ *     image    bytes: uint8 pixels, row-major, or an encoded picture (worker/data/image.h); or a float list: 0..1, or
+ *              0..255 if any is above 1. Floats are rounded to the 256 levels that engines work on.
  *     label    an int64, or a list (int64 or float) with a single 1 at the label's place; or either as raw bytes, as
  *              tf.decode_raw reads them
- *     height, width (also image/height, image/width; int64): optional; without them an image of raw pixels is square,
- *              or else one row
+ *     height, width, channels (also depth; also image/height and so on; int64): optional; without them an image of raw
+ *              pixels is grey, and square or else one row; in colour, if height and width leave three values a pixel
  *
  * Format: tensorflow/core/example/example.proto and feature.proto.
  */
@@ -68,6 +68,11 @@ double feature_raw_number(const uint8_t *bytes, enum label_dtype dtype);
 struct example_names {
     const char *image, *label;
     enum label_dtype dtype; /* of a label that is raw bytes */
+    /*
+     * What to make of the pictures. channels 0: as they are stored; height 0: their own size, else encoded ones are
+     * fitted to it.
+     */
+    struct image_shape shape;
 };
 
 /* The bytes around the pixels and the label of a record of raw pixels. */
@@ -75,13 +80,14 @@ struct example_frame {
     size_t size;                 /* of the whole record; 0: none remembered */
     size_t image_at, image_size; /* its pixels */
     size_t label_at;             /* its label, a varint of one byte */
-    int width, height;
+    int width, height, channels;
     uint8_t bytes[224]; /* the bytes before and after the pixels */
 };
 
 /* The example read last. Start with zeros, end with example_free. Memory is reused from record to record. */
 struct example {
     struct image image; /* pixels: in the record, or in `memory` */
+    bool encoded;       /* it was stored as a picture, not as pixels */
     int32_t label;
     uint8_t *memory;
     size_t capacity;
@@ -101,8 +107,7 @@ void example_free(struct example *example);
 bool example_label(const struct feature *feature, const struct example_names *names, int32_t *label,
                    struct error *error);
 
-/* Appends an Example of raw pixels, with height and width, as TensorFlow reads it. */
-void example_encode(struct proto *proto, const struct example_names *names, const uint8_t *pixels, int height,
-                    int width, int32_t label);
+/* Appends an Example of raw pixels, with height and width, and channels if in colour, as TensorFlow reads it. */
+void example_encode(struct proto *proto, const struct example_names *names, const struct image *image, int32_t label);
 
 #endif

@@ -32,7 +32,8 @@ struct tfrecord_source {
     char *folder;
     char *image_feature, *label_feature;
     enum label_dtype label_dtype;
-    bool *packed; /* [names.count] */
+    struct image_shape shape; /* of example_names */
+    bool *packed;             /* [names.count] */
 };
 
 /* A plain file can seek, so one open reader is enough; each packed file keeps its own, at its position. */
@@ -98,7 +99,8 @@ static bool go_to(struct source_reader *reader, const struct stream_block *block
 static bool next_example(struct source_reader *reader, const struct stream_block *block, struct error *error)
 {
     const struct tfrecord_source *source = of(reader);
-    const struct example_names names = {source->image_feature, source->label_feature, source->label_dtype};
+    const struct example_names names = {source->image_feature, source->label_feature, source->label_dtype,
+                                        source->shape};
     const struct example *example = &reader->example;
     const uint8_t *record;
     size_t size;
@@ -107,7 +109,7 @@ static bool next_example(struct source_reader *reader, const struct stream_block
         case TFRECORD_RECORD:
             if (example_decode(&reader->example, record, size, &names, error) &&
                 example->image.height == source->source.like.height &&
-                example->image.width == source->source.like.width) {
+                example->image.width * example->image.channels == source->source.like.width) {
                 return example->label < source->source.like.classes || set_changed(reader, block, error);
             }
             break;
@@ -199,14 +201,18 @@ static const struct example_source_table table = {
  * were made.
  */
 static bool tfrecord_source_create(struct example_source **out, const struct config_data *config, struct names *names,
-                                   const bool *packed, int height, int width, int32_t classes, struct error *error)
+                                   const bool *packed, const struct examples *like, const struct image_shape *shape,
+                                   struct error *error)
 {
     struct tfrecord_source *source = calloc(1, sizeof *source);
     if (!source) {
         return error_set(error, "out of memory while reading TFRecord files");
     }
     source->source = (struct example_source){
-        .table = &table, .like = {.height = height, .width = width, .classes = classes}, .files = names->count};
+        .table = &table,
+        .like = {.height = like->height, .width = like->width, .channels = like->channels, .classes = like->classes},
+        .files = names->count};
+    source->shape = *shape;
     source->folder = strdup(config->data_dir);
     source->image_feature = strdup(config->image_feature);
     source->label_feature = strdup(config->label_feature);
@@ -257,6 +263,8 @@ struct reading {
     struct names names;
     struct tfrecord_reader **readers; /* [names.count]; NULL at their end */
     struct example example;           /* the one being read */
+    struct image_shape shape;         /* wanted: as of example_names; the first picture decides what is left open */
+    bool encoded;                     /* pictures are stored as such */
     struct builder builder;
     struct overflow *overflow;
     bool too_large;      /* for memory: from now on only blocks are recorded */
@@ -301,6 +309,9 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
 static bool pass_over(struct reading *reading, struct error *error)
 {
     if (reading->bad >= reading->config->max_bad_records) {
+        if (reading->count == 0 && reading->bad == 0 && reading->config->max_bad_records == 0) {
+            return false; /* not even the first is as expected, which more often is a matter of names */
+        }
         return error_wrap(error, reading->bad == 0 ? "damaged data (raise --max_bad_records to skip it)"
                                                    : "more damaged data than --max_bad_records");
     }
@@ -361,12 +372,14 @@ static bool keep(struct reading *reading, int file, struct error *error)
 static bool add_record(struct reading *reading, int file, const uint8_t *record, size_t size, struct error *error)
 {
     const struct example_names names = {reading->config->image_feature, reading->config->label_feature,
-                                        reading->config->label_dtype};
+                                        reading->config->label_dtype, reading->shape};
     struct example *example = &reading->example;
     if (!example_decode(example, record, size, &names, error) ||
         !builder_fits(&reading->builder, &example->image, error)) {
         return pass_over_record(reading, reading->readers[file], error);
     }
+    reading->shape.channels = example->image.channels;
+    reading->encoded = example->encoded;
     return keep(reading, file, error);
 }
 
@@ -443,27 +456,40 @@ static bool settle(struct reading *reading, struct error *error)
 /* Delivers the examples, and the files themselves if some of them stream. */
 static bool finish(struct reading *reading, struct examples *examples, const char *pattern, struct error *error)
 {
-    const struct examples *read = &reading->builder.examples;
+    struct examples like = reading->builder.examples;
+    like.classes = reading->classes;
     if (reading->too_large && !settle(reading, error)) {
         return false;
     }
-    if (reading->too_large &&
-        !tfrecord_source_create(&reading->overflow->source, reading->config, &reading->names, reading->packed,
-                                read->height, read->width, reading->classes, error)) {
+    if (reading->too_large && !tfrecord_source_create(&reading->overflow->source, reading->config, &reading->names,
+                                                      reading->packed, &like, &reading->shape, error)) {
         return false;
     }
     return builder_finish(&reading->builder, examples, error) ||
            error_wrap(error, "%s/%s", reading->config->data_dir, pattern);
 }
 
-bool tfrecord_files_read(struct examples *examples, const struct config_data *config, enum dataset_part part,
-                         struct overflow *overflow, struct error *error)
+/* What the config, or the training set, says of the pictures. */
+static bool begin_shape(struct image_shape *shape, const struct config_data *config, struct error *error)
+{
+    *shape = config->shape;
+    if (shape->height > 0) {
+        return true;
+    }
+    shape->channels = config->color == COLOR_GRAY ? 1 : config->color == COLOR_RGB ? IMAGE_RGB : 0;
+    shape->digits = config->image_fit == PICTURE_FIT_DIGITS;
+    return image_size_parse(config->image_size, &shape->height, &shape->width, error);
+}
+
+bool tfrecord_files_read(struct examples *examples, bool *encoded, const struct config_data *config,
+                         enum dataset_part part, struct overflow *overflow, struct error *error)
 {
     struct reading reading = {.config = config, .overflow = overflow, .logged_s = clock_monotonic_s()};
     const char *pattern = tfrecord_pattern(config, part);
-    bool done = open_readers(&reading, pattern, error);
+    bool done = begin_shape(&reading.shape, config, error) && open_readers(&reading, pattern, error);
     int files = reading.names.count;
     done = done && read_all(&reading, error) && finish(&reading, examples, pattern, error);
+    *encoded = reading.encoded;
     for (int i = 0; i < files && reading.readers; i++) {
         tfrecord_close(reading.readers[i]);
     }

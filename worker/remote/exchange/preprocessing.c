@@ -243,6 +243,14 @@ enum exchange_result preprocessing_send_stats(struct push_pull *exchange, char *
     return end;
 }
 
+enum exchange_result preprocessing_forget_stats(struct push_pull *exchange, int worker, struct error *error)
+{
+    char *nothing;
+    const enum exchange_result end = figures(exchange, -1 - worker, NULL, &nothing, error);
+    free(nothing);
+    return end;
+}
+
 enum exchange_result preprocessing_fetch_stats(struct push_pull *exchange, int worker, char **text, struct error *error)
 {
     return figures(exchange, worker, NULL, text, error);

@@ -280,6 +280,7 @@ bool rollout_programs_bring(const struct rollout_programs *programs, struct roll
 enum { MAX_AUDIT = 64 << 20, MAX_SETTINGS = 128 };
 
 static const double LOOK_S = 0.2, LOST_S = 60.0, HEALTHY_S = 10.0;
+static const double VALID_S = 7 * 86400.0; /* of a signed rollout, by default */
 static const double ARRIVE_S = 10.0; /* after ps 0 answers again, how long earlier messages may take to have effect */
 
 /* --- The candidate: read, compare with what the fleet runs, sign --- */
@@ -300,6 +301,7 @@ struct candidate {
     const char *new_local;
     const char *doubt; /* why part of it rests on ps 0's word; "": nothing does */
     bool may_lose;
+    double valid_s; /* how long the signature may begin a rollout; 0: for ever */
     const struct rollout_programs *programs;
 };
 
@@ -455,7 +457,9 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
 {
     uint8_t key[OPERATOR_SECRET_KEY];
     char *target = config_job_text(both->new);
-    struct manifest manifest = {.signed_s = (uint64_t)time(NULL),
+    const uint64_t now_s = (uint64_t)time(NULL);
+    struct manifest manifest = {.signed_s = now_s,
+                                .expires_s = both->valid_s > 0 ? now_s + (uint64_t)both->valid_s : 0,
                                 .may_lose = both->may_lose,
                                 .programs = both->programs->programs,
                                 .target = {.version = (uint64_t)both->new->fleet.version,
@@ -562,11 +566,8 @@ static void key_path(const struct command_call *call, char path[PATH_MAX])
 static bool read_public_key(const struct command_call *call, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
     char path[PATH_MAX];
-    uint8_t secret[OPERATOR_SECRET_KEY];
     key_path(call, path);
-    const bool done = operator_key_read_secret(path, secret, error) && crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
-    sodium_memzero(secret, sizeof secret);
-    return done;
+    return operator_key_read_own_public(path, key, error);
 }
 
 /* Without a key nothing can be signed, but --dry-run works. */
@@ -605,6 +606,21 @@ static int propose_and_follow(struct rollout_client *client, const struct candid
     }
     error->text[0] = '\0';
     return follow(client, target, arrive_s);
+}
+
+/* "12h", "7d", or "never". */
+static bool read_validity(const char *text, double *valid_s)
+{
+    char *end;
+    *valid_s = VALID_S;
+    if (!text || strcmp(text, "never") == 0) {
+        *valid_s = text ? 0 : VALID_S;
+        return true;
+    }
+    const double number = strtod(text, &end);
+    *valid_s = number * (*end == 'd' ? 86400 : *end == 'h' ? 3600 : 60);
+    return end != text && (*end == 'd' || *end == 'h' || *end == 'm') && end[1] == '\0' && *valid_s >= 60 &&
+           *valid_s <= 3650 * 86400.0;
 }
 
 /* From the comparison to the end of the rollout. */
@@ -670,14 +686,15 @@ static int roll_out(const struct command_call *call, struct rollout_client *clie
     if (look_at_fleet(call, client, &view, &error) && parse_local(&before, view.local, &error) &&
         (new->path ? candidate_local(&keys, &local, &error) : repeat_running(&view, new, &local, &error))) {
         rollout_programs_follow(programs, &view.programs);
-        const struct candidate both = {.running = &view.running,
-                                       .new = new,
-                                       .programs = programs,
-                                       .job = view.job,
-                                       .local = view.local,
-                                       .new_local = local,
-                                       .doubt = view.doubt,
-                                       .may_lose = command_switch(call, "may_lose")};
+        struct candidate both = {.running = &view.running,
+                                 .new = new,
+                                 .programs = programs,
+                                 .job = view.job,
+                                 .local = view.local,
+                                 .new_local = local,
+                                 .doubt = view.doubt,
+                                 .may_lose = command_switch(call, "may_lose")};
+        (void)read_validity(command_value(call, "expires"), &both.valid_s); /* checked before */
         error.text[0] = '\0';
         status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
@@ -708,14 +725,15 @@ static int revert(const struct command_call *call, struct rollout_client *client
                  (long long)earlier.fleet.version);
         earlier.fleet.version = (int64_t)view.highest + 1;
         rollout_programs_follow(programs, &view.programs);
-        const struct candidate both = {.running = &view.running,
-                                       .programs = programs,
-                                       .new = &earlier,
-                                       .job = view.job,
-                                       .local = view.local,
-                                       .new_local = view.earlier_local,
-                                       .doubt = view.doubt[0] != '\0' ? view.doubt : view.earlier_doubt,
-                                       .may_lose = command_switch(call, "may_lose")};
+        struct candidate both = {.running = &view.running,
+                                 .programs = programs,
+                                 .new = &earlier,
+                                 .job = view.job,
+                                 .local = view.local,
+                                 .new_local = view.earlier_local,
+                                 .doubt = view.doubt[0] != '\0' ? view.doubt : view.earlier_doubt,
+                                 .may_lose = command_switch(call, "may_lose")};
+        (void)read_validity(command_value(call, "expires"), &both.valid_s); /* checked before */
         error.text[0] = '\0';
         status = decide_and_follow(call, client, &both, healthy_s, &error);
     }
@@ -889,13 +907,16 @@ static int run_rollout(const struct command_call *call)
     struct config new = {.path = NULL};
     struct rollout_programs programs = {.programs = {.count = 0}};
     struct error error;
-    double healthy_s;
+    double healthy_s, valid_s;
     if (!what && !files) {
         return misuse(
             "name the file of a config, a program with --binary, or status, history, abort, resume or revert");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
         return misuse("--healthy_secs must be a number from 0 to 86400");
+    }
+    if (!read_validity(command_value(call, "expires"), &valid_s)) {
+        return misuse("--expires must be a time such as 12h or 7d, or never");
     }
     if (what && strcmp(what, "history") == 0) {
         return show_history(call->config);
@@ -928,6 +949,7 @@ static const struct command_flag flags[] = {
     {"key", "FILE", "the operator's secret key (operator.key beside config.json)"},
     {"may_lose", NULL, "if the checkpoint does not fit the new layers, keep what does and drop the rest"},
     {"healthy_secs", "SECONDS", "the fleet must stay healthy for this long, or it rolls back (10)"},
+    {"expires", "TIME", "no rollout begins by this signature after so long: 12h, 7d, or never (7d)"},
     {"binary", "FILES", "programs to roll out, separated by commas: one for each architecture in the fleet"},
     {"rate_mb", "MB", "distribute programs at this many MB per second in total (20)"},
     {"waves", "WAVES", "workers that restart in a new program, wave by wave (1,10%,50%,100%)"},
@@ -946,25 +968,32 @@ const struct command command_rollout = {
         "NEW.json is a complete config.json with a higher fleet.version. The command shows the differences, signs them "
         "with the operator's key (`trainer keygen --operator=operator.key`; every machine has operator.key.pub as "
         "operator.pub beside its config.json) and sends them to ps 0, which coordinates: all members verify and store "
-        "the version, worker 0 writes a checkpoint, and all switch. Live keys such as learning rates (`trainer config "
+        "the version, worker 0 writes a checkpoint, and all switch.\n\nLive keys such as learning rates (`trainer "
+        "config "
         "schema` marks them) change at the same global step while training continues. Machine keys (num_threads, "
         "device, cpu_kernels, data_dir, log_format, progress, recovery_wait_secs) take effect as workers restart one "
-        "by one, the last one first; a ps takes them at its next start. For any other key, worker 0 first tries the "
+        "by one, the last one first; a ps takes them at its next start.\n\nFor any other key, worker 0 first tries the "
         "new config on a copy of the checkpoint; then all members restart and worker 0 restores the parts of the "
-        "checkpoint that still fit. Hosts may only be added or removed at the end of their lists. If afterwards the "
+        "checkpoint that still fit. Hosts may only be added or removed at the end of their lists.\n\nIf afterwards the "
         "loss is not finite or far worse, a member is lost, or steps stop, the fleet rolls back to the old values and "
-        "that checkpoint by itself. A worker other than worker 0 that is down when the rollout begins does not block "
+        "that checkpoint by itself.\n\nA worker other than worker 0 that is down when the rollout begins does not "
+        "block "
         "it, and catches up when it returns, unless the restarted job would wait for it (cluster.min_workers). "
-        "Unlisted workers of an elastic cluster take part while they are present. --binary gives all machines another "
+        "Unlisted workers of an elastic cluster take part while they are present.\n\n--binary gives all machines "
+        "another "
         "program, alone or with a config that changes keys of machines: ps 0 distributes it, each machine verifies it "
         "and keeps it in trainer.d beside its config, workers restart in it wave by wave, the last one first, and "
         "every ps after them. On the first error all members roll back; with --budget, an error of a worker other than "
         "a canary or worker 0 pauses the rollout instead. Members that are started by systemd or --supervise return to "
-        "the old program by themselves if the new one crashes or hangs. status: progress, member by member. abort: "
-        "roll back; this, too, is signed. resume: continue after a pause, without the workers that failed. revert: "
-        "restore the previous config as a new version. history: this machine's audit log. What ps 0 reports as the "
-        "config in force, and as the one before it, is trusted if a manifest with this operator's signature, or this "
-        "machine's config, confirms it; if not, --yes is not enough, and you are asked on a terminal.",
+        "the old program by themselves if the new one crashes or hangs.\n\nWhat ps 0 reports as the config in force, "
+        "and "
+        "as the one before it, is trusted if a manifest with this operator's signature, or this machine's config, "
+        "confirms it; if not, --yes is not enough, and you are asked on a terminal.\n"
+        "trainer rollout status\nProgress, member by member.\n"
+        "trainer rollout abort\nRoll back; this, too, is signed.\n"
+        "trainer rollout resume\nContinue after a pause, without the workers that failed.\n"
+        "trainer rollout revert\nRestore the previous config as a new version.\n"
+        "trainer rollout history\nThis machine's audit log.",
     .flags = flags,
     .takes_config = true,
     .run = run_rollout,

@@ -1,8 +1,10 @@
 /* trainer status, health and top: commands that only look at a cluster. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
@@ -10,9 +12,11 @@
 #include "base/progress.h"
 #include "base/text/count.h"
 #include "base/text/printable.h"
+#include "base/text/utf8.h"
 #include "net/member.h"
 #include "observe/api.h"
 #include "observe/top/client.h"
+#include "observe/top/terminal.h"
 #include "observe/top/top.h"
 #include "ps/identity.h"
 #include "ps/status.h"
@@ -82,20 +86,100 @@ static void show_own(const struct board_own *own)
     printf("%lld at step %s%s\n", (long long)own->examples, step, own->is_worst ? "; of the worst tenth" : "");
 }
 
+/* What a row shows, from left to right. */
+enum {
+    CELL_MEMBER,
+    CELL_STATE,
+    CELL_STEP,
+    CELL_SPEED,
+    CELL_STALE,
+    CELL_DROPPED,
+    CELL_RETRIES,
+    CELL_IN,
+    CELL_OUT,
+    CELL_ADDRESS,
+    CELL_HOST,
+    CELL_DEVICE,
+    CELLS
+};
+enum { CELL_TEXT = 256 };
+
+static const struct {
+    const char *title;
+    int width; /* negative: left-aligned */
+    int rank;  /* where there is no room for all, those with the lowest are shown */
+} cells[CELLS] = {
+    [CELL_MEMBER] = {"MEMBER", -11, 0},    [CELL_STATE] = {"STATE", -9, 1}, [CELL_STEP] = {"STEP", 11, 2},
+    [CELL_SPEED] = {"STEPS/S", 8, 3},      [CELL_STALE] = {"STALE", 5, 5},  [CELL_DROPPED] = {"DROPPED", 7, 8},
+    [CELL_RETRIES] = {"RETRIES", 7, 9},    [CELL_IN] = {"IN", 7, 6},        [CELL_OUT] = {"OUT", 7, 7},
+    [CELL_ADDRESS] = {"ADDRESS", -22, 10}, [CELL_HOST] = {"HOST", -16, 4},  [CELL_DEVICE] = {"DEVICE", -24, 11},
+};
+
+/* A terminal's rows are as wide as it is; a pipe gets all. */
+static int row_width(void)
+{
+    int width = INT_MAX, height;
+    if (isatty(STDOUT_FILENO)) {
+        terminal_size(&width, &height);
+    }
+    return width;
+}
+
+/* Those that fit. Of the last one there may be a part. */
+static void choose_cells(int width, bool chosen[CELLS])
+{
+    int used = -1;
+    memset(chosen, 0, CELLS * sizeof *chosen);
+    for (int rank = 0; rank < CELLS; rank++) {
+        for (int i = 0; i < CELLS; i++) {
+            if (cells[i].rank == rank && (rank == 0 || abs(cells[i].width) + 1 <= width - used)) {
+                used += abs(cells[i].width) + 1;
+                chosen[i] = true;
+            }
+        }
+    }
+}
+
+static void show_row(char texts[CELLS][CELL_TEXT])
+{
+    const int width = row_width();
+    bool chosen[CELLS];
+    int at = 0, pad = 0;
+    choose_cells(width, chosen);
+    for (int i = 0; i < CELLS; i++) {
+        if (chosen[i]) {
+            const bool is_last = i == CELL_DEVICE;
+            const int wide = abs(cells[i].width), room = is_last ? width - at : wide;
+            int used;
+            const int size = (int)utf8_fit(texts[i], room, &used);
+            const int before = cells[i].width > 0 ? wide - used : 0;
+            printf("%*s%.*s", pad + before, "", size, texts[i]);
+            pad = (cells[i].width < 0 ? wide - used : 0) + 1;
+            at += wide + 1;
+        }
+    }
+    putchar('\n');
+}
+
 static void show_entry(const struct board_member *entry)
 {
-    char name[MEMBER_TEXT], step[COUNT_TEXT] = "-", in[COUNT_TEXT], out[COUNT_TEXT];
-    char host[17], device[256], message[1024];
-    name_of(entry, name);
+    char texts[CELLS][CELL_TEXT], step[COUNT_TEXT] = "-", number[COUNT_TEXT], message[1024];
     if (entry->global_step >= 0) {
         count_text(step, entry->global_step);
     }
-    bytes_text(in, (double)entry->bytes_in);
-    bytes_text(out, (double)entry->bytes_out);
-    printf("%-11s %-9s %11s %8.1f %5d %7llu %7llu %7s %7s  %-22s %-16s %s\n", name, entry->state, step,
-           entry->steps_per_s, entry->staleness, (unsigned long long)entry->dropped, (unsigned long long)entry->retries,
-           in, out, entry->address, printable(host, sizeof host, entry->host),
-           printable(device, sizeof device, entry->device));
+    name_of(entry, texts[CELL_MEMBER]);
+    printable(texts[CELL_STATE], CELL_TEXT, entry->state);
+    snprintf(texts[CELL_STEP], CELL_TEXT, "%s", step);
+    snprintf(texts[CELL_SPEED], CELL_TEXT, "%.1f", entry->steps_per_s);
+    snprintf(texts[CELL_STALE], CELL_TEXT, "%d", entry->staleness);
+    snprintf(texts[CELL_DROPPED], CELL_TEXT, "%llu", (unsigned long long)entry->dropped);
+    snprintf(texts[CELL_RETRIES], CELL_TEXT, "%llu", (unsigned long long)entry->retries);
+    snprintf(texts[CELL_IN], CELL_TEXT, "%s", bytes_text(number, (double)entry->bytes_in));
+    snprintf(texts[CELL_OUT], CELL_TEXT, "%s", bytes_text(number, (double)entry->bytes_out));
+    printable(texts[CELL_ADDRESS], CELL_TEXT, entry->address);
+    printable(texts[CELL_HOST], CELL_TEXT, entry->host);
+    printable(texts[CELL_DEVICE], CELL_TEXT, entry->device);
+    show_row(texts);
     if (entry->rounds.asked > 0) {
         show_rounds(&entry->rounds);
     }
@@ -134,8 +218,11 @@ static void show_versions(const struct board_member *entries, int count)
 static void show_table(const struct board_member *entries, int count)
 {
     int absent = missing(entries, count);
-    printf("%-11s %-9s %11s %8s %5s %7s %7s %7s %7s  %-22s %-16s %s\n", "MEMBER", "STATE", "STEP", "STEPS/S", "STALE",
-           "DROPPED", "RETRIES", "IN", "OUT", "ADDRESS", "HOST", "DEVICE");
+    char titles[CELLS][CELL_TEXT];
+    for (int i = 0; i < CELLS; i++) {
+        snprintf(titles[i], CELL_TEXT, "%s", cells[i].title);
+    }
+    show_row(titles);
     for (int i = 0; i < count; i++) {
         show_entry(&entries[i]);
     }

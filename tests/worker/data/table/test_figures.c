@@ -106,7 +106,7 @@ static void run_split(struct test_random *random)
         survey_text(&other, parts[i]);
         char *text = figures_text(&other);
         assert_non_null(text);
-        if (!figures_merge(&merged, text, &error)) {
+        if (figures_merge(&merged, text, &error) != FIGURES_MERGED) {
             fail_msg("%s", error.text);
         }
         free(text);
@@ -137,8 +137,13 @@ static void try_merge(const char *text, const char *words)
     struct survey survey;
     struct error error;
     survey_text(&survey, "number,flag,colour,class\n1,0,red,yes\n2,1,blue,no\n");
-    assert_false(figures_merge(&survey, text, &error));
+    char *before = figures_text(&survey);
+    assert_int_equal(figures_merge(&survey, text, &error), FIGURES_REFUSED);
     assert_non_null(strstr(error.text, words));
+    char *after = figures_text(&survey);
+    assert_string_equal(before, after);
+    free(before);
+    free(after);
     survey_free(&survey);
 }
 
@@ -174,7 +179,7 @@ static void damage_is_an_error(void **state)
     struct error error;
     for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++) {
         survey_text(&survey, "number,flag,colour,class\n1,0,red,yes\n2,1,blue,no\n");
-        assert_false(figures_merge(&survey, damaged[i], &error));
+        assert_int_equal(figures_merge(&survey, damaged[i], &error), FIGURES_REFUSED);
         survey_free(&survey);
     }
     for (int i = 0; i < 2000; i++) {
@@ -185,6 +190,46 @@ static void damage_is_an_error(void **state)
         free(text);
         survey_free(&survey);
     }
+}
+
+static size_t held; /* bytes that were allocated, whether freed or not */
+
+static void on_malloc(const volatile void *memory, size_t size)
+{
+    (void)memory;
+    held += size;
+}
+
+static void on_free(const volatile void *memory)
+{
+    (void)memory;
+}
+
+int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
+                                              void (*on_free)(const volatile void *));
+
+/* A text of a million values takes no more than room for one copy of it: no tree is built. */
+static void a_long_text_takes_no_tree(void **state)
+{
+    (void)state;
+    enum { VALUES = 1 << 20 };
+    static const char head[] = "{\"rows\":3,\"columns\":[0";
+    struct survey survey;
+    struct error error;
+    char *text = calloc(1, sizeof head + 2 * VALUES + 3);
+    strcpy(text, head);
+    for (size_t i = 0, at = strlen(head); i < VALUES; i++, at += 2) {
+        memcpy(text + at, ",0", 2);
+    }
+    strcat(text + 2 * VALUES, "]}");
+    survey_text(&survey, "number,flag,colour,class\n1,0,red,yes\n2,1,blue,no\n");
+    assert_int_not_equal(__sanitizer_install_malloc_and_free_hooks(on_malloc, on_free), 0);
+    held = 0;
+    assert_int_equal(figures_merge(&survey, text, &error), FIGURES_REFUSED);
+    const size_t taken = held;
+    assert_true(taken < strlen(text) + 4096);
+    survey_free(&survey);
+    free(text);
 }
 
 /* Each number is valid, and yet together they have no deviation. */
@@ -206,10 +251,9 @@ static void numbers_that_are_too_far_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_make_the_whole),
-        cmocka_unit_test(what_does_not_fit_is_named),
-        cmocka_unit_test(damage_is_an_error),
-        cmocka_unit_test(numbers_that_are_too_far_apart),
+        cmocka_unit_test(parts_make_the_whole),      cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(damage_is_an_error),        cmocka_unit_test(numbers_that_are_too_far_apart),
+        cmocka_unit_test(a_long_text_takes_no_tree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,7 @@ static bool try_figures(struct error *error)
     char *text = NULL;
     const bool done = table_survey_train(&survey, &config, error) &&
                       ((text = figures_text(&survey)) || error_set(error, "out of memory for figures")) &&
-                      figures_merge(&survey, text, error);
+                      figures_merge(&survey, text, error) == FIGURES_MERGED;
     assert_true(!done || (strcmp(text, figures) == 0 && survey.rows == 2 * TRAINED));
     free(text);
     survey_free(&survey);

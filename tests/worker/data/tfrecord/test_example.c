@@ -13,7 +13,7 @@
 
 #include "tests/random.h"
 
-static const struct example_names names = {"image_raw", "label", LABEL_AUTO};
+static const struct example_names names = {.image = "image_raw", .label = "label"};
 
 enum kind { BYTES = 1, FLOATS = 2, INTEGERS = 3 };
 
@@ -97,7 +97,8 @@ static void refuses(struct proto *map, const char *message)
     proto_free(&record);
 }
 
-static const uint8_t six[] = {0, 51, 102, 153, 204, 255};
+static uint8_t six[] = {0, 51, 102, 153, 204, 255};
+static const struct image picture = {3, 2, 1, six};
 
 static void what_is_written_reads_back(void **state)
 {
@@ -105,7 +106,7 @@ static void what_is_written_reads_back(void **state)
     struct proto record = {0};
     struct example example = {.capacity = 0};
     struct error error;
-    example_encode(&record, &names, six, 2, 3, 300);
+    example_encode(&record, &names, &picture, 300);
     assert_true(example_decode(&example, record.bytes, record.size, &names, &error));
     assert_true(example.image.width == 3 && example.image.height == 2 && example.label == 300);
     assert_memory_equal(example.image.pixels, six, sizeof six);
@@ -135,7 +136,7 @@ static void images_of_every_kind(void **state)
     size_t size;
     struct error error;
     struct proto map = {0};
-    assert_true(image_encode_png(six, 3, 2, &png, &size, &error));
+    assert_true(image_encode_png(&picture, &png, &size, &error));
     put_bytes(&map, "image_raw", png, size);
     put_integers(&map, "label", &label, 1);
     accepts(&map, 3, 2, six, 7); /* no sizes needed */
@@ -201,7 +202,8 @@ static void reasons(void **state)
     const float half = 0.5f, dark = -1, two[] = {0, 2}, light = 256;
     refuses(&map, "it has no feature \"label\" for its label");
     put_integers(&map, "label", &label, 1);
-    refuses(&map, "it has no feature \"image_raw\" for its image");
+    refuses(&map, "it has no feature \"image_raw\" for its image; it has label: name them with --image_feature and "
+                  "--label_feature");
     put_integers(&map, "label", &label, 1);
     put_integers(&map, "image_raw", &label, 1);
     refuses(&map, "its feature \"image_raw\" is integers, not an image");
@@ -248,7 +250,7 @@ static void cut_anywhere(void **state)
 {
     (void)state;
     struct proto record = {0};
-    example_encode(&record, &names, six, 2, 3, 9);
+    example_encode(&record, &names, &picture, 9);
     for (size_t size = 0; size < record.size; size++) {
         struct example example = {.capacity = 0};
         struct error error;
@@ -282,7 +284,7 @@ static void what_came_before_changes_nothing(void **state)
         const int64_t label = kind % 4 == 0 ? 200 : kind; /* of two bytes, or one */
         struct proto map = {0};
         if (kind < 4) {
-            example_encode(&records[kind], &names, six, 2, 3, (int32_t)label);
+            example_encode(&records[kind], &names, &picture, (int32_t)label);
             continue;
         }
         if (kind == 6) {

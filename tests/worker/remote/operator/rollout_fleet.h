@@ -241,7 +241,7 @@ static inline void begin(void)
     snprintf(fleet.key, sizeof fleet.key, "%s/operator.key", fleet.folder);
     write_config(fleet.path, 3, "");
     write_config(fleet.next, 4, ",\"learning_rate\":0.25");
-    if (!operator_key_create(fleet.key, &error) || !operator_key_read_secret(fleet.key, fleet.secret, &error) ||
+    if (!operator_key_create(fleet.key, NULL, &error) || !operator_key_read_secret(fleet.key, fleet.secret, &error) ||
         !config_load(&fleet.here, fleet.path, NULL, 0, &error)) {
         fail_msg("%s", error.text);
     }
