@@ -189,10 +189,11 @@ static bool check_writing(const struct survey_column *column, struct json_value 
     int64_t dates;
     notation_text(&column->notation, here);
     if (!json_is(json_member(object, "notation"), here)) {
-        return error_set(error,
-                         "column %.64s: its numbers are written otherwise on some workers than here (%.64s); write them "
-                         "in one way, or set --decimal",
-                         column->name, here);
+        return error_set(
+            error,
+            "column %.64s: its numbers are written otherwise on some workers than here (%.64s); write them "
+            "in one way, or set --decimal",
+            column->name, here);
     }
     return (read_count(object, "dates", 0, &dates) && dates == (int64_t)column->dates) ||
            error_set(error, "column %.64s: its dates are of another order on some workers, or no dates; set --dates",

@@ -266,8 +266,8 @@ static cJSON *column_json(const struct schema_column *column)
     } else if (column->kind == SCHEMA_DATE) {
         done = done && add_date(object, column);
     } else {
-        done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) && add_double(object, "scale", column->scale) &&
-               add_double(object, "fill", column->fill);
+        done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) &&
+               add_double(object, "scale", column->scale) && add_double(object, "fill", column->fill);
         done = done && (isinf(column->low) || add_double(object, "low", column->low)) &&
                (isinf(column->high) || add_double(object, "high", column->high));
     }
@@ -445,9 +445,10 @@ static bool get_column(const struct schema_reader *reader, struct json_value obj
     if (kind == SCHEMA_DATE) {
         return role == SCHEMA_FEATURE && get_parts(column, object);
     }
-    return get_notation(reader, &column->notation, object) && get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
-           get_double(object, "fill", &column->fill) && column->scale != 0 && get_bound(object, "low", &column->low) &&
-           get_bound(object, "high", &column->high) && column->low <= column->high;
+    return get_notation(reader, &column->notation, object) && get_double(object, "center", &column->center) &&
+           get_double(object, "scale", &column->scale) && get_double(object, "fill", &column->fill) &&
+           column->scale != 0 && get_bound(object, "low", &column->low) && get_bound(object, "high", &column->high) &&
+           column->low <= column->high;
 }
 
 static bool get_columns(const struct schema_reader *reader, struct json_value root)
@@ -547,6 +548,7 @@ static bool same_column(const struct schema_column *there, const struct schema_c
             a->scale != b->scale || a->fill != b->fill) {
             return error_set(error, "column %.64s has other dates there than here", here->name);
         }
+    }
     if (there->low != here->low || there->high != here->high) {
         return error_set(error, "column %.64s is used from %.9g to %.9g there, and from %.9g to %.9g here", here->name,
                          there->low, there->high, here->low, here->high);

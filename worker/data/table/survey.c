@@ -473,8 +473,8 @@ bool survey_add_value(struct survey *survey, const struct rows *rows, const stru
     const enum number_kind kind = read_value(survey, column, row, index, &number);
     const bool has_numbers = column->numbers.count + column->numbers.in_chunk > 0;
     const bool is_of_target = column->use == USE_TARGET;
-    const bool is_marked = kind == NUMBER_MISSING && row->fields && !is_of_target && !column->is_category &&
-                           is_mark(survey, row, index);
+    const bool is_marked =
+        kind == NUMBER_MISSING && row->fields && !is_of_target && !column->is_category && is_mark(survey, row, index);
     const bool is_class = kind == NUMBER_MISSING && is_of_target && !is_empty(row, index);
     if (survey->counts_all && column->examples[SURVEY_EXAMPLES - 1][0] == '\0') {
         keep_example(column, row, index);
