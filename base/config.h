@@ -42,6 +42,9 @@ enum label_dtype { LABEL_AUTO, LABEL_UINT8, LABEL_INT32, LABEL_INT64, LABEL_FLOA
 enum picture_color { COLOR_AUTO, COLOR_GRAY, COLOR_RGB };
 enum picture_fit { PICTURE_FIT_AUTO, PICTURE_FIT_SCALE, PICTURE_FIT_DIGITS };
 enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
+/* Values as the order of a numeric date's parts; DATES_AUTO: found in the column. */
+enum table_dates { DATES_AUTO, DATES_DMY, DATES_MDY, DATES_YMD };
+enum table_decimal { DECIMAL_AUTO, DECIMAL_POINT, DECIMAL_COMMA };
 enum table_scaling { SCALING_STANDARD, SCALING_ROBUST, SCALING_MINMAX, SCALING_NONE };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF, SHARDING_OWN };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
@@ -234,6 +237,8 @@ struct config_data {
     /* Not keys, but the file names of one round of `train --follow`: it trains on the first list, and is tested on
        rows held out of the second. NULL: all files. */
     const struct string_list *round_files, *tested_files;
+    /* Nor a key: the columns that a model was trained on, to know a file's row of names by. NULL: none. */
+    const struct string_list *known_names;
     char *train_files, *test_files;      /* TFRecord files in data_dir, as shell patterns */
     char *image_feature, *label_feature; /* of their tf.train.Examples */
     enum label_dtype label_dtype;        /* of labels that are raw bytes */
@@ -256,6 +261,9 @@ struct config_data {
     char *group;                      /* rows of one group stay together when split; "" = each row by itself */
     char *time;                       /* column of times: the latest rows are held out; "" = split by a hash */
     enum table_header header;         /* of CSV files */
+    struct string_list missing;       /* texts that stand for a missing value, besides the usual ones */
+    enum table_dates dates;           /* order of a date's parts */
+    enum table_decimal decimal;       /* the decimal sign of numbers in text */
     enum table_scaling scaling;       /* of numbers */
     int category_min;                 /* rarer categories share an input with unseen ones */
     double test_share;                /* share of the rows, if there are no test files */

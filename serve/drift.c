@@ -27,7 +27,7 @@ static void add_columns(struct drift_watch *drift, const struct schema *schema)
             drift->columns[drift->count++] = (struct drift_column){
                 .name = column->name,
                 .measure = -1,
-                .input = column->kind == SCHEMA_NUMBER ? column->input : -1,
+                .input = column->kind != SCHEMA_CATEGORY ? column->input : -1,
                 .code = column->code,
                 .place = column->place,
             };

@@ -88,7 +88,7 @@ const char *intake_column_name(const struct version *version, int column)
 
 bool intake_column_is_text(const struct version *version, int column)
 {
-    return version->trained.schema->columns[column].kind == SCHEMA_CATEGORY;
+    return version->trained.schema->columns[column].kind != SCHEMA_NUMBER;
 }
 
 void intake_describe_column(struct text_buffer *text, const struct version *version, int column)

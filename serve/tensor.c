@@ -284,7 +284,7 @@ static void put_truth(const struct schema_column *column, bool is_true, struct c
 
 static bool take_text(struct json_body *body, struct json_value value, struct csv_field *field, struct error *error)
 {
-    *field = (struct csv_field){.text = value.text + 1, .size = (uint32_t)value.size - 2};
+    *field = (struct csv_field){.text = value.text + 1, .size = (uint32_t)value.size - 2, .column = 1};
     if (!memchr(value.text, '\\', value.size)) {
         return true;
     }
@@ -364,7 +364,7 @@ static bool next_bytes(struct reader *reader, struct csv_field *field, struct er
     if (size > tensor->size - reader->offset) {
         return error_set(error, "%u bytes long, beyond the tensor's end", size);
     }
-    *field = (struct csv_field){.text = (const char *)tensor->bytes + reader->offset, .size = size};
+    *field = (struct csv_field){.text = (const char *)tensor->bytes + reader->offset, .size = size, .column = 1};
     reader->offset += size;
     return true;
 }

@@ -17,8 +17,12 @@ static double weight_of(const struct schema *schema, const struct schema_column 
 {
     const int places = column->categories.count;
     double sum = 0;
-    if (column->kind == SCHEMA_NUMBER) {
-        return column->input >= 0 && column->input < schema->inputs ? sqrt(squares[column->input]) : 0;
+    const int numbers = schema_numbers(column);
+    if (numbers > 0) {
+        for (int i = 0; i < numbers && column->input >= 0 && column->input + i < schema->inputs; i++) {
+            sum += squares[column->input + i];
+        }
+        return sqrt(sum / numbers);
     }
     for (int i = 0; i < places && column->place >= 0 && column->place + i < schema->inputs; i++) {
         sum += squares[column->place + i];

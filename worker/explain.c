@@ -35,7 +35,7 @@ struct explanation {
     enum metric metric;
     double score; /* of the unchanged rows */
     int repeats;
-    float *values; /* [rows] of the shuffled column, unshuffled */
+    float *values; /* [rows, DATE_PARTS] of the shuffled column, unshuffled */
     int32_t *places;
     struct importance *columns; /* [count] */
     int count;
@@ -68,7 +68,7 @@ static bool load(struct explanation *self, const char *path, struct error *error
                                                .schema = schema};
     evaluation_create(&self->evaluation, &options);
     self->evaluation.decision = self->trained.threshold;
-    self->values = must_alloc(rows * sizeof *self->values, "the rows of a column");
+    self->values = must_alloc(rows * DATE_PARTS * sizeof *self->values, "the rows of a column");
     self->places = must_alloc(rows * sizeof *self->places, "the rows of a column");
     self->columns = must_zero((size_t)schema->count, sizeof *self->columns, "columns");
     return true;
@@ -87,9 +87,11 @@ static bool measure(struct explanation *self, double *score, struct error *error
 static void keep(struct explanation *self, const struct schema_column *column)
 {
     const struct examples *rows = &self->rows;
+    const size_t numbers = (size_t)schema_numbers(column);
     for (int i = 0; i < rows->count; i++) {
-        if (column->input >= 0) {
-            self->values[i] = rows->values[(size_t)i * (size_t)rows->numbers + (size_t)column->input];
+        if (numbers > 0) {
+            memcpy(self->values + (size_t)i * numbers,
+                   rows->values + (size_t)i * (size_t)rows->numbers + (size_t)column->input, numbers * sizeof(float));
         }
         if (column->code >= 0) {
             self->places[i] = rows->places[(size_t)i * (size_t)rows->codes + (size_t)column->code];
@@ -101,10 +103,12 @@ static void keep(struct explanation *self, const struct schema_column *column)
 static void deal(struct explanation *self, const struct schema_column *column, const struct sampler_order *order)
 {
     const struct examples *rows = &self->rows;
+    const size_t numbers = (size_t)schema_numbers(column);
     for (int i = 0; i < rows->count; i++) {
         const uint32_t from = order ? sampler_index(order, (uint32_t)i) : (uint32_t)i;
-        if (column->input >= 0) {
-            rows->values[(size_t)i * (size_t)rows->numbers + (size_t)column->input] = self->values[from];
+        if (numbers > 0) {
+            memcpy(rows->values + (size_t)i * (size_t)rows->numbers + (size_t)column->input,
+                   self->values + (size_t)from * numbers, numbers * sizeof(float));
         }
         if (column->code >= 0) {
             rows->places[(size_t)i * (size_t)rows->codes + (size_t)column->code] = self->places[from];

@@ -27,6 +27,8 @@ static const char *const label_dtypes[] = {"auto", "uint8", "int32", "int64", "f
 static const char *const colors[] = {"auto", "gray", "rgb", NULL};
 static const char *const picture_fits[] = {"auto", "scale", "digits", NULL};
 static const char *const headers[] = {"auto", "yes", "no", NULL};
+static const char *const dates[] = {"auto", "dmy", "mdy", "ymd", NULL};
+static const char *const decimals[] = {"auto", "point", "comma", NULL};
 static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", "own", NULL};
 static const char *const outer_optimizers[] = {"average", "momentum", "nesterov", "adam", NULL};
@@ -440,11 +442,19 @@ const struct config_key config_keys[] = {
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table: rows with the same value stay together when rows are held out"},
     {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates as "
-                    "in ISO 8601"},
+     .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates"},
     {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "whether CSV files begin with the column names; auto = if nothing in the first row is a number"},
+     .description = "whether CSV files begin with the column names; auto = if a row at the beginning has the target's "
+                    "name, or differs in kind from the rows below it"},
+    {"data", "missing", KEY_NAMES, AT(data.missing), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "texts in a table that stand for a missing value, such as -999; NA, null and ? are known"},
+    {"data", "dates", KEY_WORD, AT(data.dates), .words = dates, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "order of day, month and year in a table's dates, such as 3/4/2024; auto = found in the column"},
+    {"data", "decimal", KEY_WORD, AT(data.decimal), .words = decimals, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "the decimal sign of a table's numbers: point or comma; auto = found in each column"},
     {"data", "scaling", KEY_WORD, AT(data.scaling), .words = scalings, .initial = "standard",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "scaling of a table's numbers: to mean 0 and standard deviation 1 (standard), by median and "

@@ -229,7 +229,8 @@ static void onnx_value(struct graph *graph, int field, const char *name, enum on
  * with the inputs and outputs of `trainer predict`.
  *
  * Inputs, [batch, 1], named as the columns: float64 for a number (NaN: missing; arithmetic is in double as in
- * training), text for a category, without surrounding blanks ("", "NA" and the like: missing). Outputs:
+ * training) and for each part of a date (when.month), text for a category, without surrounding blanks ("", "NA" and
+ * the like: missing). Outputs:
  *
  *     classes      prediction, text [batch, 1]; probabilities, float32 [batch, classes]
  *     flags        prediction, int64 [batch, targets]; probabilities, float32 [batch, targets]
@@ -253,7 +254,7 @@ enum { TO_FLOAT = ONNX_FLOAT, TO_INTEGER = ONNX_INT64, TO_DOUBLE = ONNX_DOUBLE }
 
 static bool is_number(const struct schema_column *column)
 {
-    return column->role == SCHEMA_FEATURE && column->kind == SCHEMA_NUMBER;
+    return column->role == SCHEMA_FEATURE && column->kind != SCHEMA_CATEGORY;
 }
 
 static bool is_category(const struct schema_column *column)
@@ -292,38 +293,63 @@ static void put_integer(struct graph *graph, const char *name, int64_t value)
 
 /* --- numbers --- */
 
-/* One figure for every column of numbers, in the order of the inputs. */
-static void put_statistics(struct graph *graph, const struct schema *schema, const char *name, size_t offset)
+enum figure { FILL, CENTER, SCALE, LOW, HIGH };
+
+static double figure_of(const struct schema_column *column, int part, enum figure figure)
+{
+    const double number[] = {column->fill, column->center, column->scale, column->low, column->high};
+    const double date[] = {column->parts[part].fill, column->parts[part].center, column->parts[part].scale, -INFINITY,
+                           INFINITY};
+    return column->kind == SCHEMA_DATE ? date[figure] : number[figure];
+}
+
+/* One figure for every number, in the order of the inputs. */
+static void put_statistics(struct graph *graph, const struct schema *schema, const char *name, enum figure figure)
 {
     const int64_t length = schema->numbers;
     size_t raw;
     const size_t tensor = onnx_tensor_begin(graph, name, ONNX_DOUBLE, &length, 1, &raw);
     for (int i = 0; i < schema->count; i++) {
-        if (is_number(&schema->columns[i])) {
-            proto_raw(graph->proto, (const char *)&schema->columns[i] + offset, sizeof(double));
+        for (int part = 0; is_number(&schema->columns[i]) && part < schema_numbers(&schema->columns[i]); part++) {
+            const double value = figure_of(&schema->columns[i], part, figure);
+            proto_raw(graph->proto, &value, sizeof value);
         }
     }
     onnx_tensor_end(graph, tensor, raw);
 }
 
+/* An input's name: of a date its column's and the part's. The caller frees it. */
+static char *input_name(const struct schema_column *column, int part)
+{
+    const char *suffix = column->kind == SCHEMA_DATE ? date_part_names[column->parts[part].part] : "";
+    const size_t size = strlen(column->name) + strlen(suffix) + 2;
+    char *name = must_alloc(size, "a graph");
+    snprintf(name, size, "%s%s%s", column->name, suffix[0] != '\0' ? "." : "", suffix);
+    return name;
+}
+
 static void put_numbers(struct graph *graph, const struct schema *schema)
 {
-    const char **names = must_zero((size_t)schema->numbers + 1, sizeof *names, "a graph");
+    char **names = must_zero((size_t)schema->numbers + 1, sizeof *names, "a graph");
     for (int i = 0; i < schema->count; i++) {
-        if (is_number(&schema->columns[i])) {
-            names[schema->columns[i].input] = schema->columns[i].name;
-            onnx_value(graph, ONNX_INPUT, schema->columns[i].name, ONNX_DOUBLE, 1);
+        const struct schema_column *column = &schema->columns[i];
+        for (int part = 0; is_number(column) && part < schema_numbers(column); part++) {
+            names[column->input + part] = input_name(column, part);
+            onnx_value(graph, ONNX_INPUT, names[column->input + part], ONNX_DOUBLE, 1);
         }
     }
-    size_t node = onnx_node_begin(graph, "Concat", NULL, names, "trainer/raw");
+    size_t node = onnx_node_begin(graph, "Concat", NULL, (const char *const *)names, "trainer/raw");
     onnx_attribute(graph, "axis", 1);
     onnx_node_end(graph, node);
+    for (int i = 0; i < schema->numbers; i++) {
+        free(names[i]);
+    }
     free(names);
-    put_statistics(graph, schema, "trainer/fill", offsetof(struct schema_column, fill));
-    put_statistics(graph, schema, "trainer/center", offsetof(struct schema_column, center));
-    put_statistics(graph, schema, "trainer/scale", offsetof(struct schema_column, scale));
-    put_statistics(graph, schema, "trainer/low", offsetof(struct schema_column, low));
-    put_statistics(graph, schema, "trainer/high", offsetof(struct schema_column, high));
+    put_statistics(graph, schema, "trainer/fill", FILL);
+    put_statistics(graph, schema, "trainer/center", CENTER);
+    put_statistics(graph, schema, "trainer/scale", SCALE);
+    put_statistics(graph, schema, "trainer/low", LOW);
+    put_statistics(graph, schema, "trainer/high", HIGH);
     onnx_node(graph, "IsNaN", MISSING, ONNX_NAMES("trainer/raw"), MISSING);
     onnx_node(graph, "Where", "trainer/filled", ONNX_NAMES(MISSING, "trainer/fill", "trainer/raw"), "trainer/filled");
     onnx_node(graph, "Max", "trainer/raised", ONNX_NAMES("trainer/filled", "trainer/low"), "trainer/raised");
@@ -394,9 +420,10 @@ static void put_spellings(struct graph *graph, const char *mark)
 }
 
 /* Texts to positions: the categories, then the one for a missing value. */
-static void put_column_of_categories(struct graph *graph, const struct schema_column *column, const char *output)
+static void put_column_of_categories(struct graph *graph, const struct schema_column *column,
+                                     const struct string_list *missing, const char *output)
 {
-    const int64_t marks = column->may_miss ? count_spellings() : 0;
+    const int64_t marks = column->may_miss ? count_spellings() + missing->count : 0;
     const int count = column->categories.count;
     int64_t *places = must_zero((size_t)(count + marks) + 1, sizeof *places, "a graph");
     for (int64_t i = 0; i < count + marks; i++) {
@@ -409,6 +436,9 @@ static void put_column_of_categories(struct graph *graph, const struct schema_co
     }
     for (const char *const *mark = number_missing_marks; column->may_miss && *mark; mark++) {
         put_spellings(graph, *mark);
+    }
+    for (int i = 0; column->may_miss && i < missing->count; i++) {
+        onnx_attribute_text(graph, missing->items[i]);
     }
     onnx_attribute_end(graph, keys);
     onnx_attribute_list(graph, "values_int64s", places, (size_t)(count + marks));
@@ -428,7 +458,7 @@ static void put_categories(struct graph *graph, const struct schema *schema, int
             char *name = texts + (size_t)next * NAME;
             snprintf(name, NAME, "trainer/place_%d", next);
             onnx_value(graph, ONNX_INPUT, column->name, ONNX_STRING, 1);
-            put_column_of_categories(graph, column, name);
+            put_column_of_categories(graph, column, &schema->missing, name);
             names[next++] = name;
         }
     }

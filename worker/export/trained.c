@@ -139,6 +139,24 @@ static bool take_targets(struct trained *trained, struct error *error)
     return true;
 }
 
+/* A file's row of names is known by them. */
+static bool take_names(struct trained *trained, struct error *error)
+{
+    const struct schema *schema = trained->schema;
+    if (!schema) {
+        return true;
+    }
+    trained->known.items = calloc((size_t)schema->count + 1, sizeof *trained->known.items);
+    if (!trained->known.items) {
+        return error_set(error, "%s: out of memory for its columns", checkpoint_path(trained->file));
+    }
+    for (int i = 0; i < schema->count; i++) {
+        trained->known.items[trained->known.count++] = schema->columns[i].name;
+    }
+    trained->config.data.known_names = &trained->known;
+    return true;
+}
+
 /*
  * A table's model is measured by the metric it was trained with; for older files, which don't record it, by the
  * config's.
@@ -198,7 +216,7 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     checkpoint_file_model(trained->file, &trained->config.model);
     trained->config.model.hidden_count = CONFIG_AUTO;
     if (!read_schema(trained, error) || !read_classes(trained, error) || !take_shape(trained, error) ||
-        !take_targets(trained, error)) {
+        !take_targets(trained, error) || !take_names(trained, error)) {
         return false;
     }
     take_loss(trained);
@@ -237,6 +255,7 @@ void trained_close(struct trained *trained)
     }
     free(trained->parameters);
     free(trained->targets);
+    free(trained->known.items);
     names_free(&trained->classes);
     if (trained->schema) {
         schema_free(trained->schema);

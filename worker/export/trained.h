@@ -24,6 +24,7 @@ struct trained {
     struct schema *schema;    /* of a table's columns; NULL: pictures */
     struct image_shape shape; /* of pictures; height 0: a table's */
     struct names classes;     /* of pictures, by label, if they have names */
+    struct string_list known; /* the names of its columns, for config.data.known_names; not the names' owner */
     char **targets;           /* target names that config.data.target points to, unless the command names some */
     double threshold;         /* of a binary model or an anomaly detector, by its validation data; NaN: none */
     struct model model;

@@ -11,6 +11,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "base/text/utf8.h"
 #include "worker/data/stream.h"
 
 enum {
@@ -37,10 +38,15 @@ struct csv_reader {
     char delimiter;
     struct csv_field *fields;
     int field_count, field_capacity;
-    int columns;    /* of the first row; 0: not known yet */
-    bool is_unread; /* the last row will be delivered again */
-    struct csv_row last;
-    char *scratch; /* fields with unescaped quotes */
+    int columns;       /* of a row; 0: not known yet */
+    bool looks;        /* csv_look: nothing is read, and nothing is bad */
+    bool has_comments; /* lines that begin with # are comments, if they are no rows */
+    bool has_blanks;   /* fields are separated by runs of blanks */
+    bool has_high;     /* some bytes of the buffer are not ASCII */
+    size_t first;      /* where csv_rewind goes */
+    uint64_t first_line;
+    int64_t longer; /* rows with empty fields too many */
+    char *scratch;  /* fields with unescaped quotes */
     size_t scratch_capacity;
 };
 
@@ -106,6 +112,19 @@ static inline const char *scan_next(struct csv_reader *reader)
 
 /* --- the buffer --- */
 
+/* Looks at bytes just read: are all of them ASCII? */
+static void adapt(struct csv_reader *reader, char *bytes, size_t size)
+{
+    unsigned char all = 0;
+    for (size_t i = 0; i < size; i++) {
+        all |= (unsigned char)bytes[i];
+    }
+    reader->has_high |= all >= 0x80;
+    for (size_t i = 0; reader->has_blanks && i < size; i++) {
+        bytes[i] = bytes[i] == '\t' ? ' ' : bytes[i];
+    }
+}
+
 /* Moves the current row to the front and reads on after it. */
 static bool refill(struct csv_reader *reader, struct error *error)
 {
@@ -135,6 +154,7 @@ static bool refill(struct csv_reader *reader, struct error *error)
     reader->ended = got < reader->capacity - kept;
     reader->begin = 0;
     reader->end = kept + got;
+    adapt(reader, reader->buffer + kept, got);
     memset(reader->buffer + reader->end, ' ', BLOCK);
     scan_from(reader, 0);
     return true;
@@ -142,6 +162,9 @@ static bool refill(struct csv_reader *reader, struct error *error)
 
 static bool add_field(struct csv_reader *reader, const char *text, const char *end)
 {
+    if (reader->has_blanks && text == end && (text == reader->buffer || text[-1] != '"')) {
+        return true; /* between two blanks */
+    }
     if (reader->field_count == reader->field_capacity) {
         const int capacity = reader->field_capacity > 0 ? 2 * reader->field_capacity : FIRST_FIELDS;
         const size_t growth = (size_t)(capacity - reader->field_capacity) * sizeof(struct csv_field);
@@ -165,7 +188,16 @@ static bool add_field(struct csv_reader *reader, const char *text, const char *e
 /* --- rows --- */
 
 /* The result of trying to cut a row off the buffer. */
-enum cut { CUT_WHOLE, CUT_UNFINISHED, CUT_NO_MEMORY, CUT_ZERO_BYTE, CUT_BEHIND_QUOTE, CUT_OPEN_QUOTE, CUT_TOO_MANY };
+enum cut {
+    CUT_WHOLE,
+    CUT_UNFINISHED,
+    CUT_NO_MEMORY,
+    CUT_ZERO_BYTE,
+    CUT_BEHIND_QUOTE,
+    CUT_OPEN_QUOTE,
+    CUT_TOO_MANY,
+    CUT_OTHER_TEXT,
+};
 
 /* The current row. */
 struct cutter {
@@ -304,7 +336,15 @@ static enum csv_status say_bad(const struct csv_reader *reader, const struct cut
     const unsigned long long line = reader->line;
     const size_t column = (size_t)(cutter->end - (reader->buffer + reader->begin)) + 1;
     if (cut == CUT_ZERO_BYTE) {
-        error_set(error, "%s:%llu:%zu: has a zero byte; is this a text file, in UTF-8?", name, line, column);
+        error_set(error,
+                  "%s:%llu:%zu: has a zero byte; is this a text file, in UTF-8? If it is UTF-16: iconv -f utf-16 -t "
+                  "utf-8 FILE",
+                  name, line, column);
+    } else if (cut == CUT_OTHER_TEXT) {
+        error_set(error,
+                  "%s:%llu:%zu: byte 0x%02x is not UTF-8, as text must be; if it is Latin-1: iconv -f latin1 -t utf-8 "
+                  "FILE",
+                  name, line, column, *(const unsigned char *)cutter->end);
     } else if (cut == CUT_BEHIND_QUOTE) {
         error_set(error, "%s:%llu:%zu: has text behind a closing quote; double a quote that belongs to the field", name,
                   line, column);
@@ -339,8 +379,49 @@ static bool skip_line(struct csv_reader *reader, const struct cutter *cutter, st
     }
 }
 
-/* Delivers the row that was cut. */
-static enum csv_status finish_row(struct csv_reader *reader, struct csv_row *row, const struct cutter *cutter,
+/* What follows the row that was cut is next. */
+static void leave_row(struct csv_reader *reader, const struct cutter *cutter)
+{
+    const size_t next = (size_t)(cutter->end - reader->buffer) + 1;
+    reader->line += cutter->lines + 1;
+    reader->begin = next < reader->end ? next : reader->end;
+}
+
+/* Fields too many do no harm if they are empty: a delimiter that ends the line, or columns that nobody filled in. */
+static bool drop_empty(struct csv_reader *reader, struct csv_row *row)
+{
+    for (int i = reader->columns; i < row->count; i++) {
+        size_t size = row->fields[i].size;
+        csv_trim(row->fields[i].text, &size);
+        if (size > 0) {
+            return false;
+        }
+    }
+    reader->longer += row->count > reader->columns;
+    row->count = row->count < reader->columns ? row->count : reader->columns;
+    return row->count == reader->columns;
+}
+
+static bool is_comment(const struct csv_row *row)
+{
+    return row->raw_size > 0 && row->raw[0] == '#';
+}
+
+static enum csv_status say_ragged(const struct csv_reader *reader, const struct csv_row *row, struct error *error)
+{
+    const bool is_short = row->count < reader->columns;
+    const unsigned column = is_short ? (unsigned)row->raw_size + 1 : row->fields[reader->columns].column;
+    error_set(error, "%s:%llu:%u: has %d fields where the first row has %d; %s", stream_name(reader->stream),
+              (unsigned long long)row->line, column, row->count, reader->columns,
+              reader->has_blanks ? "fields are separated by blanks here: put one with a blank in it into quotes, and "
+                                   "NA where one is missing"
+              : is_short         ? "add what is missing"
+                                 : "put a field with a delimiter in it into quotes");
+    return CSV_BAD;
+}
+
+/* Delivers the row that was cut. *skips: it is a comment. */
+static enum csv_status finish_row(struct csv_reader *reader, struct csv_row *row, struct cutter *cutter, bool *skips,
                                   struct error *error)
 {
     const char *raw = reader->buffer + reader->begin;
@@ -348,43 +429,50 @@ static enum csv_status finish_row(struct csv_reader *reader, struct csv_row *row
     raw_size -= raw_size > 0 && raw[raw_size - 1] == '\r';
     *row = (struct csv_row){
         .fields = reader->fields, .count = reader->field_count, .line = reader->line, .raw = raw, .raw_size = raw_size};
-    const size_t next = (size_t)(cutter->end - reader->buffer) + 1;
-    reader->line += cutter->lines + 1;
-    reader->begin = next < reader->end ? next : reader->end;
+    if (reader->has_high && !utf8_check(raw, raw_size)) {
+        const uint8_t *at = (const uint8_t *)raw, *end = at + raw_size;
+        for (size_t length; (length = utf8_length(at, end)) > 0; at += length) {
+        }
+        cutter->end = (const char *)at;
+        const enum csv_status status = say_bad(reader, cutter, CUT_OTHER_TEXT, error);
+        cutter->end = raw + raw_size;
+        leave_row(reader, cutter);
+        return status;
+    }
+    leave_row(reader, cutter);
     if (cutter->has_doubled && !undo_doubled(reader)) {
         error_set(error, "%s: out of memory for a row of %zu bytes", stream_name(reader->stream), raw_size);
         return CSV_FAILED;
     }
+    if (reader->looks) {
+        return CSV_ROW;
+    }
     if (reader->columns == 0) {
         reader->columns = row->count;
     }
-    if (row->count != reader->columns) {
-        const bool is_short = row->count < reader->columns;
-        const unsigned column = is_short ? (unsigned)raw_size + 1 : row->fields[reader->columns].column;
-        error_set(error, "%s:%llu:%u: has %d fields where the first row has %d; %s", stream_name(reader->stream),
-                  (unsigned long long)row->line, column, row->count, reader->columns,
-                  is_short ? "add what is missing" : "put a field with a delimiter in it into quotes");
-        return CSV_BAD;
+    if (row->count == reader->columns || drop_empty(reader, row)) {
+        return CSV_ROW;
     }
-    reader->last = *row;
-    return CSV_ROW;
+    *skips = reader->has_comments && is_comment(row);
+    return say_ragged(reader, row, error);
 }
 
-/* Is the rest of the line empty? */
-static bool is_empty_line(const struct csv_reader *reader, const struct cutter *cutter)
+/* Has the line nothing but blanks? In a table of one column an empty line is a row. */
+static bool is_blank_line(const struct csv_reader *reader, const struct cutter *cutter)
 {
     const struct csv_field *field = &reader->fields[0];
-    return reader->field_count == 1 && field->size == 0 && field->column == 1 && reader->columns != 1 &&
-           cutter->lines == 0;
+    if (reader->field_count == 0) {
+        return true; /* fields are separated by blanks */
+    }
+    size_t size = field->size;
+    const char *text = field->text;
+    for (; size > 0 && (*text == ' ' || *text == '\t'); text++, size--) {
+    }
+    return reader->field_count == 1 && size == 0 && field->column == 1 && reader->columns != 1 && cutter->lines == 0;
 }
 
 enum csv_status csv_next(struct csv_reader *reader, struct csv_row *row, struct error *error)
 {
-    if (reader->is_unread) {
-        reader->is_unread = false;
-        *row = reader->last;
-        return CSV_ROW;
-    }
     for (;;) {
         if (reader->begin == reader->end && reader->ended) {
             return CSV_END;
@@ -392,9 +480,14 @@ enum csv_status csv_next(struct csv_reader *reader, struct csv_row *row, struct 
         struct cutter cutter = {.has_doubled = false};
         const enum cut cut = cut_row(reader, &cutter);
         if (cut == CUT_UNFINISHED) {
+            const bool is_first = reader->begin == reader->first;
+            if (reader->looks && !is_first) {
+                return CSV_END;
+            }
             if (!refill(reader, error)) {
                 return CSV_FAILED;
             }
+            reader->first = reader->looks ? reader->begin : reader->first;
             continue;
         }
         if (cut == CUT_NO_MEMORY) {
@@ -402,69 +495,164 @@ enum csv_status csv_next(struct csv_reader *reader, struct csv_row *row, struct 
             return CSV_FAILED;
         }
         if (cut != CUT_WHOLE) {
+            if (reader->looks) {
+                return CSV_END;
+            }
             if (cut == CUT_OPEN_QUOTE) {
                 cutter.end = reader->buffer + reader->end;
             }
             const enum csv_status status = say_bad(reader, &cutter, cut, error);
             return skip_line(reader, &cutter, error) ? status : CSV_FAILED;
         }
-        if (is_empty_line(reader, &cutter)) {
-            const size_t next = (size_t)(cutter.end - reader->buffer) + 1;
-            reader->begin = next < reader->end ? next : reader->end;
-            reader->line++;
+        if (is_blank_line(reader, &cutter)) {
+            leave_row(reader, &cutter);
             continue;
         }
-        return finish_row(reader, row, &cutter, error);
+        bool skips = false;
+        const enum csv_status status = finish_row(reader, row, &cutter, &skips, error);
+        if (!skips) {
+            return status;
+        }
     }
 }
 
-void csv_unread(struct csv_reader *reader)
+enum csv_status csv_look(struct csv_reader *reader, struct csv_row *row, struct error *error)
 {
-    reader->is_unread = true;
+    reader->looks = true;
+    return csv_next(reader, row, error);
+}
+
+void csv_rewind(struct csv_reader *reader)
+{
+    reader->begin = reader->first;
+    reader->line = reader->first_line;
+    scan_from(reader, reader->begin);
+}
+
+void csv_begin(struct csv_reader *reader, int columns, bool has_comments)
+{
+    reader->looks = false;
+    reader->columns = columns;
+    reader->has_comments = has_comments;
+    scan_from(reader, reader->begin);
+}
+
+int64_t csv_longer_rows(const struct csv_reader *reader)
+{
+    return reader->longer;
 }
 
 /* --- opening --- */
 
-/*
- * The number of fields in the first line with this delimiter, provided that nearly all others have as many, or all have
- * one more, as when R names rows but not their column; otherwise 1.
- */
-static int fields_by(const struct csv_reader *reader, char delimiter)
+enum { LINES = 1024, MOST_TITLES = 32, BLANKS = ' ' };
+
+/* Fields of each of the first lines, without comments and blank lines; returns how many lines there are. */
+static int count_fields(const struct csv_reader *reader, char delimiter, int counts[LINES])
 {
-    int first = 0, usual = 0, count = 1, lines = 0, alike = 0;
-    bool quoted = false;
     const char *end = reader->buffer + (reader->end < LOOKED_AT ? reader->end : LOOKED_AT);
-    for (const char *at = reader->buffer + reader->begin; at < end; at++) {
-        quoted ^= *at == '"';
-        if (quoted) {
-            continue;
+    const char *start = reader->buffer + reader->begin;
+    int lines = 0, count = 0;
+    bool quoted = false, between = true;
+    for (const char *at = start; at <= end && lines < LINES; at++) {
+        const bool is_last = at == end;
+        const bool is_whole = reader->ended && at == reader->buffer + reader->end;
+        if (is_last && (at == start || (lines > 0 && !is_whole))) {
+            break;
         }
-        count += *at == delimiter;
-        if (*at == '\n') {
-            first = lines == 0 ? count : first;
-            usual = lines == 0 || (lines == 1 && count == first + 1) ? count : usual;
-            alike += lines == 0 || count == usual;
-            lines++;
-            count = 1;
+        quoted ^= !is_last && *at == '"';
+        const bool is_end = is_last || (*at == '\n' && !quoted);
+        const bool is_delimiter = !is_end && !quoted && (*at == delimiter || (delimiter == BLANKS && *at == '\t'));
+        if (delimiter == BLANKS) {
+            const bool is_blank = is_end || is_delimiter || (*at == '\r' && !quoted);
+            count += between && !is_blank;
+            between = is_blank;
+        } else {
+            count += is_delimiter;
+        }
+        if (is_end) {
+            const bool is_empty = at == start || (at == start + 1 && *start == '\r');
+            if (*start != '#' && !is_empty) {
+                counts[lines++] = count + (delimiter != BLANKS);
+            }
+            start = at + 1;
+            count = 0;
         }
     }
-    if (lines == 0) {
-        return count;
+    return lines;
+}
+
+/* The usual count; *first: the first line that has it. */
+static int usual_count(const int counts[LINES], int lines, int *first)
+{
+    int best = 0, most = 0;
+    for (int i = 0; i < lines && i < MOST_TITLES; i++) {
+        int alike = 0;
+        for (int j = i; j < lines; j++) {
+            alike += counts[j] == counts[i];
+        }
+        if (alike > most) {
+            most = alike;
+            best = i;
+        }
     }
-    return 10 * alike >= 9 * lines ? first : 1;
+    *first = best;
+    return lines > 0 ? counts[best] : 0;
+}
+
+/*
+ * The number of fields of a line with this delimiter, provided that nearly all lines from the first such one on have as
+ * many, or one more, as where one ends the line, or R names rows but not their column; otherwise 1. *first_line: its
+ * number; titles may precede it.
+ */
+static int fields_by(const struct csv_reader *reader, char delimiter, int *first_line)
+{
+    int counts[LINES], first, alike = 0;
+    const int lines = count_fields(reader, delimiter, counts), usual = usual_count(counts, lines, &first);
+    *first_line = first;
+    if (first == 1 && counts[0] == usual - 1 && counts[0] > 1) {
+        *first_line = first = 0; /* R's names, or a delimiter that ends the other lines */
+        alike++;
+    }
+    for (int i = first; i < lines; i++) {
+        const int difference = counts[i] - usual;
+        alike += difference == 0 || (difference == 1 && delimiter != BLANKS);
+    }
+    const bool is_regular = delimiter == BLANKS ? alike == lines - first : 10 * alike >= 9 * (lines - first);
+    return is_regular && (first == 0 || lines - first > 1) ? usual : 1;
 }
 
 static void find_delimiter(struct csv_reader *reader)
 {
     static const char candidates[] = {',', ';', '\t', '|'};
-    int most = 0;
-    for (size_t i = 0; i < sizeof candidates; i++) {
-        const int fields = fields_by(reader, candidates[i]);
-        if (fields > most) {
-            most = fields;
-            reader->delimiter = candidates[i];
+    int most = 1, counts[LINES], first;
+    for (int titles = 0; titles < 2 && most == 1; titles++) {
+        for (size_t i = 0; i < sizeof candidates; i++) {
+            const int fields = fields_by(reader, candidates[i], &first);
+            if (fields > most && (first == 0 || titles > 0)) {
+                most = fields;
+                reader->delimiter = candidates[i];
+            }
         }
     }
+    if (most == 1 && count_fields(reader, BLANKS, counts) > 1 && fields_by(reader, BLANKS, &first) > 1) {
+        reader->delimiter = BLANKS;
+        reader->has_blanks = true;
+        adapt(reader, reader->buffer + reader->begin, reader->end - reader->begin);
+    }
+}
+
+/* A mark at the beginning that says how text is encoded. */
+static bool check_encoding(struct csv_reader *reader, struct error *error)
+{
+    const char *bytes = reader->buffer;
+    if (reader->end >= 2 && (memcmp(bytes, "\xFF\xFE", 2) == 0 || memcmp(bytes, "\xFE\xFF", 2) == 0)) {
+        return error_set(error, "%s: is UTF-16, and text must be UTF-8: iconv -f utf-16 -t utf-8 FILE",
+                         stream_name(reader->stream));
+    }
+    if (reader->end >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0) {
+        reader->begin = reader->first = 3;
+    }
+    return true;
 }
 
 /* Takes ownership of the stream. */
@@ -480,13 +668,10 @@ static bool open_stream(struct csv_reader **result, struct stream *stream, struc
         return false;
     }
     *reader = (struct csv_reader){
-        .stream = stream, .buffer = buffer, .capacity = FIRST_CAPACITY, .line = 1, .delimiter = ','};
-    if (!refill(reader, error)) {
+        .stream = stream, .buffer = buffer, .capacity = FIRST_CAPACITY, .line = 1, .first_line = 1, .delimiter = ','};
+    if (!refill(reader, error) || !check_encoding(reader, error)) {
         csv_close(reader);
         return false;
-    }
-    if (reader->end >= 3 && memcmp(reader->buffer, "\xEF\xBB\xBF", 3) == 0) {
-        reader->begin = 3;
     }
     find_delimiter(reader);
     scan_from(reader, reader->begin);
@@ -524,7 +709,12 @@ void csv_close(struct csv_reader *reader)
 
 char csv_delimiter(const struct csv_reader *reader)
 {
-    return reader->delimiter;
+    return reader->has_blanks ? ',' : reader->delimiter;
+}
+
+bool csv_has_blanks(const struct csv_reader *reader)
+{
+    return reader->has_blanks;
 }
 
 const char *csv_name(const struct csv_reader *reader)

@@ -1,7 +1,10 @@
 /*
  * Rows of a CSV file, by RFC 4180: fields between delimiters, in double quotes if they hold a delimiter, a quote (then
- * doubled) or the end of a line. Lines may end with CRLF; a byte order mark and empty lines are skipped; gzip is
- * unpacked. A quote inside an unquoted field is an ordinary character, as in most readers.
+ * doubled) or the end of a line. Lines may end with CRLF; a byte order mark and blank lines are skipped; gzip is
+ * unpacked. A quote inside an unquoted field is an ordinary character, as in most readers. Fields may also be separated
+ * by runs of blanks, if all of the first lines have as many.
+ *
+ * Texts are UTF-8: a row that is not is bad.
  *
  * A bad row (a ragged one, say) does not end the file: the reader goes on with the next line. Memory is bounded by
  * CSV_MAX_LINE, whatever the file holds.
@@ -32,7 +35,7 @@ enum csv_status {
 struct csv_field {
     const char *text;
     uint32_t size;
-    uint32_t column; /* of its first byte in the row, from 1 */
+    uint32_t column; /* of its first byte in the row, from 1; 0: a number of a request, as a program writes it */
 };
 
 /* A field's text without spaces at its ends. */
@@ -58,7 +61,7 @@ struct csv_row {
 
 struct csv_reader;
 
-/* Detects the delimiter (one of , ; tab |) from the first lines. */
+/* Detects the delimiter (one of , ; tab | or blanks) from the first lines. */
 bool csv_open(struct csv_reader **reader, const char *path, struct error *error);
 
 /*
@@ -69,13 +72,27 @@ bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *by
                     struct budget_account *account, struct error *error);
 void csv_close(struct csv_reader *reader); /* safe on NULL */
 
-/* Rows with another number of fields than the first one are bad. */
+/*
+ * Rows with another number of fields than csv_begin says, or else the first one, are bad, unless those that are too
+ * many are empty, or the line is a comment (#) of a file that begins with comments.
+ */
 enum csv_status csv_next(struct csv_reader *reader, struct csv_row *row, struct error *error);
 
-/* Makes csv_next return the last row once more. */
-void csv_unread(struct csv_reader *reader);
+/*
+ * Looks at the next row, whatever its number of fields, and however often: csv_rewind goes back to the first one. Ends
+ * before rows that are not in memory yet.
+ */
+enum csv_status csv_look(struct csv_reader *reader, struct csv_row *row, struct error *error);
+void csv_rewind(struct csv_reader *reader);
 
-char csv_delimiter(const struct csv_reader *reader);
+/* Ends looking: csv_next returns what follows the row looked at last, in rows of that many fields. */
+void csv_begin(struct csv_reader *reader, int columns, bool has_comments);
+
+/* Rows so far that had empty fields in addition to their columns. */
+int64_t csv_longer_rows(const struct csv_reader *reader);
+
+char csv_delimiter(const struct csv_reader *reader); /* a comma instead of blanks */
+bool csv_has_blanks(const struct csv_reader *reader);
 const char *csv_name(const struct csv_reader *reader);
 
 #endif

@@ -52,7 +52,7 @@ static bool classes_are_numbers(const struct schema *schema)
         const struct row row = {.fields = &field, .count = 1};
         double number;
         const char *shortest = row_class(&row, 0, buffer, &size);
-        are = row_number(&row, 0, &number) == NUMBER_FINITE && size == field.size && memcmp(shortest, text, size) == 0;
+        are = row_plain_number(&row, 0, &number) == NUMBER_FINITE && size == field.size && memcmp(shortest, text, size) == 0;
     }
     return are;
 }
@@ -186,10 +186,13 @@ static bool say_field(const struct rows *rows, const struct row *row, int source
 }
 
 /* A usable number; *missing: there is none. */
-static bool get_number(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
-                       double *number, bool *missing, struct error *error)
+static bool get_number(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
+                       const struct row *row, int source, double *number, bool *missing, struct error *error)
 {
-    const enum number_kind kind = row_number(row, source, number);
+    const struct column_reading reading = {.notation = &column->notation,
+                                           .missing = &encoder->schema->missing,
+                                           .has_marks = column->role != SCHEMA_TARGET};
+    const enum number_kind kind = row_number(row, source, reading, number);
     *missing = kind == NUMBER_MISSING;
     if (kind == NUMBER_TEXT) {
         return say_field(rows, row, source, column->name,
@@ -279,28 +282,58 @@ static int find_category(const struct dictionary *categories, const char *text, 
 }
 
 /* The position of a category. */
-static int32_t find_place(const struct schema_column *column, const struct row *row, int source)
+static int32_t find_place(const struct encoder *encoder, const struct schema_column *column, const struct row *row,
+                          int source)
 {
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
     const char *text = row_text(row, source, buffer, &size);
-    if (number_is_missing(text, size)) {
+    if (number_is_missing(text, size) || reading_is_missing(&encoder->schema->missing, text, size)) {
         return column->place + (column->may_miss ? 1 + column->categories.count : 0);
     }
     return column->place + 1 + find_category(&column->categories, text, size);
 }
 
-static bool add_feature(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
-                        float *values, int32_t *places, struct error *error)
+/* The parts of a date. */
+static bool add_date(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
+                     const struct row *row, int source, float *values, int32_t *places, struct error *error)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    double time = 0, parts[DATE_PARTS];
+    const char *text = row_text(row, source, buffer, &size);
+    const bool missing = number_is_mark(text, size) || reading_is_missing(&encoder->schema->missing, text, size);
+    if (!missing && !timestamp_read(text, size, column->dates, &time)) {
+        return say_field(rows, row, source, column->name,
+                         "is not a date as in training; correct it or leave the field empty", error);
+    }
+    timestamp_parts(time, parts);
+    for (int i = 0; i < column->part_count; i++) {
+        const struct schema_part *part = &column->parts[i];
+        values[column->input + i] = scaled(missing ? part->fill : parts[part->part], part->center, part->scale);
+    }
+    if (column->code >= 0) {
+        assert(places);
+        places[column->code] = missing ? column->place : -1;
+    }
+    return true;
+}
+
+static bool add_feature(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
+                        const struct row *row, int source, float *values, int32_t *places, struct error *error)
 {
     if (column->kind == SCHEMA_CATEGORY) {
         assert(places);
-        places[column->code] = find_place(column, row, source);
+        places[column->code] = find_place(encoder, column, row, source);
         return true;
+    }
+    if (column->kind == SCHEMA_DATE) {
+        assert(values);
+        return add_date(encoder, column, rows, row, source, values, places, error);
     }
     double number = 0;
     bool missing;
-    if (!get_number(column, rows, row, source, &number, &missing, error)) {
+    if (!get_number(encoder, column, rows, row, source, &number, &missing, error)) {
         return false;
     }
     assert(values);
@@ -361,7 +394,7 @@ static bool add_target(const struct encoder *encoder, const struct schema_column
 {
     double number = 0;
     bool missing;
-    if (!get_number(column, rows, row, source, &number, &missing, error)) {
+    if (!get_number(encoder, column, rows, row, source, &number, &missing, error)) {
         return false;
     }
     if (missing) {
@@ -374,12 +407,12 @@ static bool add_target(const struct encoder *encoder, const struct schema_column
     return true;
 }
 
-static bool add_weight(const struct schema_column *column, const struct rows *rows, const struct row *row, int source,
-                       float *weight, struct error *error)
+static bool add_weight(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
+                       const struct row *row, int source, float *weight, struct error *error)
 {
     double number = 1;
     bool missing = true;
-    if (source >= 0 && !get_number(column, rows, row, source, &number, &missing, error)) {
+    if (source >= 0 && !get_number(encoder, column, rows, row, source, &number, &missing, error)) {
         return false;
     }
     if (source >= 0 && (missing || number < 0)) {
@@ -414,7 +447,7 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
     if (examples->weights) {
         examples->weights[index] = 1; /* unless a column says otherwise */
     }
-    const bool is_plain = row->plain > 0 && encoder->numbers.count > 0;
+    const bool is_plain = row->plain > 0 && encoder->numbers.count > 0 && schema->missing.count == 0;
     if (is_plain) {
         add_numbers(&encoder->numbers, row->numbers, values);
     }
@@ -427,13 +460,13 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
                 places[column->code] = -1;
             }
         } else if (column->role == SCHEMA_FEATURE) {
-            done = add_feature(column, rows, row, source, values, places, error);
+            done = add_feature(encoder, column, rows, row, source, values, places, error);
         } else if (column->role == SCHEMA_TARGET && examples->labels) {
             done = add_label(encoder, column, rows, row, source, &examples->labels[index], error);
         } else if (column->role == SCHEMA_TARGET && targets) {
             done = add_target(encoder, column, rows, row, source, &targets[column->input], error);
         } else if (column->role == SCHEMA_WEIGHT && examples->weights) {
-            done = add_weight(column, rows, row, source, &examples->weights[index], error);
+            done = add_weight(encoder, column, rows, row, source, &examples->weights[index], error);
         }
     }
     if (done && targets && schema->task == TASK_INPUTS) {

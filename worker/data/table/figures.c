@@ -35,6 +35,25 @@ static bool put_values(cJSON *object, const struct dictionary *values)
     return done;
 }
 
+/* The parts of dates: count, mean, squares, minimum and maximum of each. */
+static bool put_dates(cJSON *object, const struct survey_dates *dates)
+{
+    cJSON *parts = dates ? cJSON_AddArrayToObject(object, "parts") : NULL;
+    for (int i = 0; parts && i < DATE_PARTS; i++) {
+        cJSON *part = cJSON_CreateObject();
+        const struct moments *moments = &dates->parts[i];
+        bool done = cJSON_AddNumberToObject(part, "numbers", (double)moments->count);
+        if (moments->count > 0) {
+            done = done && put_double(part, "mean", moments->mean) && put_double(part, "squares", moments->squares) &&
+                   put_double(part, "minimum", dates->minimum[i]) && put_double(part, "maximum", dates->maximum[i]);
+        }
+        if (!cJSON_AddItemToArray(parts, part) || !done) {
+            return false;
+        }
+    }
+    return parts || !dates;
+}
+
 static cJSON *column_json(const struct survey_column *column)
 {
     cJSON *object = cJSON_CreateObject();
@@ -50,7 +69,11 @@ static cJSON *column_json(const struct survey_column *column)
                put_double(object, "squares", column->numbers.squares) &&
                put_double(object, "minimum", column->minimum) && put_double(object, "maximum", column->maximum);
     }
-    done = done && put_values(object, &column->values);
+    char written[NOTATION_TEXT];
+    notation_text(&column->notation, written);
+    done = done && cJSON_AddStringToObject(object, "notation", written) &&
+           cJSON_AddNumberToObject(object, "dates", column->dates) && put_dates(object, column->calendar) &&
+           put_values(object, &column->values);
     if (!done) {
         cJSON_Delete(object);
         return NULL;
@@ -110,9 +133,10 @@ static bool read_count(struct json_value object, const char *name, int64_t befor
     return read_double(object, name, &number) && to_count(number, before, count);
 }
 
-static bool add_numbers(const struct merge *merge, struct survey_column *column, struct json_value object)
+static bool add_moments(const struct merge *merge, struct moments *to, double *least, double *most,
+                        struct json_value object)
 {
-    struct moments moments = column->numbers;
+    struct moments moments = *to;
     int64_t count;
     double mean, squares, minimum, maximum;
     if (!read_count(object, "numbers", moments.count, &count)) {
@@ -131,11 +155,49 @@ static bool add_numbers(const struct merge *merge, struct survey_column *column,
     moments.mean += difference * n / all;
     moments.count += count;
     if (merge->is_applied) {
-        column->numbers = moments;
-        column->minimum = fmin(column->minimum, minimum);
-        column->maximum = fmax(column->maximum, maximum);
+        *to = moments;
+        *least = fmin(*least, minimum);
+        *most = fmax(*most, maximum);
     }
     return isfinite(moments.mean) && isfinite(moments.squares); /* numbers may be too far apart for these */
+}
+
+static bool add_numbers(const struct merge *merge, struct survey_column *column, struct json_value object)
+{
+    return add_moments(merge, &column->numbers, &column->minimum, &column->maximum, object);
+}
+
+static bool add_dates(const struct merge *merge, struct survey_dates *dates, struct json_value object)
+{
+    const struct json_value parts = json_member(object, "parts");
+    struct json_walk walk = json_walk(parts);
+    struct json_value part;
+    int i = 0;
+    for (; parts.kind == JSON_ARRAY && json_next(&walk, &part); i++) {
+        if (!dates || i == DATE_PARTS ||
+            !add_moments(merge, &dates->parts[i], &dates->minimum[i], &dates->maximum[i], part)) {
+            return false;
+        }
+    }
+    return !dates || i == DATE_PARTS;
+}
+
+/* Numbers and dates are written alike on all machines. */
+static bool check_writing(const struct survey_column *column, struct json_value object, struct error *error)
+{
+    char here[NOTATION_TEXT];
+    int64_t dates;
+    notation_text(&column->notation, here);
+    if (!json_is(json_member(object, "notation"), here)) {
+        return error_set(
+            error,
+            "column %.64s: its numbers are written otherwise on some workers than here (%.64s); write them "
+            "in one way, or set --decimal",
+            column->name, here);
+    }
+    return (read_count(object, "dates", 0, &dates) && dates == (int64_t)column->dates) ||
+           error_set(error, "column %.64s: its dates are of another order on some workers, or no dates; set --dates",
+                     column->name);
 }
 
 /* The same as counting each row's value. */
@@ -212,7 +274,8 @@ static bool add_column(struct merge *merge, struct survey_column *column, struct
         !read_count(object, "numbers", column->numbers.count, &numbers)) {
         return error_set(error, "column %.64s: its figures are damaged, or too many", column->name);
     }
-    if (!kinds_agree(column, is_category, texts, numbers, error)) {
+    if (!kinds_agree(column, is_category, texts, numbers, error) ||
+        (texts + numbers > 0 && column->texts + column->numbers.count > 0 && !check_writing(column, object, error))) {
         return false;
     }
     if (merge->is_applied) {
@@ -223,7 +286,8 @@ static bool add_column(struct merge *merge, struct survey_column *column, struct
         column->is_integer &= is_true(object, "is_integer");
         column->same = 0; /* a column equal to the target in these rows need not be so in the others */
     }
-    return (add_numbers(merge, column, object) && add_values(merge, column, object)) ||
+    return (add_numbers(merge, column, object) && (numbers == 0 || add_dates(merge, column->calendar, object)) &&
+            add_values(merge, column, object)) ||
            error_set(error, "column %.64s: its figures are damaged, or too many for this machine", column->name);
 }
 

@@ -25,12 +25,51 @@ static bool is_category(const struct survey_column *column)
     return column->is_category || column->texts > 0;
 }
 
+static bool are_dates(const struct survey_column *column)
+{
+    return column->dates != DATES_AUTO;
+}
+
 static const char *type_of(const struct survey_column *column, int64_t rows)
 {
     return column->missing == rows ? "empty"
+           : are_dates(column)     ? "date"
            : is_category(column)   ? "category"
            : column->is_integer    ? "integer"
                                    : "number";
+}
+
+enum { BECOMES = 160 };
+
+/* What the model gets of a column: "number", "date: month, hour", "category of 4", "left out: empty". */
+static void tell_inputs(const struct survey *survey, const struct survey_column *column, char text[BECOMES])
+{
+    char written[NOTATION_TEXT];
+    notation_text(&column->notation, written);
+    if (column->use == USE_NOTHING) {
+        snprintf(text, BECOMES, "left out: not to be used");
+    } else if (column->missing == survey->rows) {
+        snprintf(text, BECOMES, "left out: empty");
+    } else if (column->is_index) {
+        snprintf(text, BECOMES, "left out: it only counts the rows");
+    } else if (are_dates(column)) {
+        size_t used = (size_t)snprintf(text, BECOMES, "date");
+        for (int i = 0; i < DATE_PARTS; i++) {
+            if (column->calendar->maximum[i] > column->calendar->minimum[i]) {
+                used +=
+                    (size_t)snprintf(text + used, BECOMES - used, "%s%s", used > 4 ? ", " : ": ", date_part_names[i]);
+            }
+        }
+        snprintf(text + used, BECOMES - used, "%s", used > 4 ? "" : ", left out: only one");
+    } else if (survey_is_name(column, survey->rows)) {
+        snprintf(text, BECOMES, "left out: different in nearly every row");
+    } else if (is_category(column)) {
+        snprintf(text, BECOMES, "category of %d", column->values.count);
+    } else if (notation_is_plain(&column->notation)) {
+        snprintf(text, BECOMES, "number");
+    } else {
+        snprintf(text, BECOMES, "number: %s", written);
+    }
 }
 
 static const char *use_of(const struct survey_column *column)
@@ -38,6 +77,11 @@ static const char *use_of(const struct survey_column *column)
     static const char *const names[] = {
         [USE_FEATURE] = "feature", [USE_TARGET] = "target", [USE_WEIGHT] = "weight", [USE_NOTHING] = "ignored"};
     return names[column->use];
+}
+
+static bool has_range(const struct survey_column *column)
+{
+    return !is_category(column) && !are_dates(column) && column->numbers.count > 0;
 }
 
 /* The most frequent value; -1: none. */
@@ -58,6 +102,9 @@ static void put_json(const struct survey *survey, const char *part, int files)
     cJSON_AddStringToObject(fields, "source", "table");
     cJSON_AddNumberToObject(fields, "files", files);
     cJSON_AddNumberToObject(fields, "rows", (double)survey->rows);
+    if (survey->note[0] != '\0') {
+        cJSON_AddStringToObject(fields, "note", survey->note);
+    }
     cJSON *columns = cJSON_AddArrayToObject(fields, "columns");
     for (int i = 0; i < survey->count; i++) {
         const struct survey_column *column = &survey->columns[i];
@@ -68,7 +115,17 @@ static void put_json(const struct survey *survey, const char *part, int files)
         cJSON_AddStringToObject(object, "use", use_of(column));
         cJSON_AddNumberToObject(object, "missing", (double)column->missing);
         cJSON_AddNumberToObject(object, "distinct", column->values.count);
-        if (!is_category(column) && column->numbers.count > 0) {
+        char becomes[BECOMES];
+        tell_inputs(survey, column, becomes);
+        cJSON_AddStringToObject(object, "becomes", becomes);
+        if (column->doubt[0] != '\0') {
+            cJSON_AddStringToObject(object, "doubt", column->doubt);
+        }
+        cJSON *examples = cJSON_AddArrayToObject(object, "examples");
+        for (int j = 0; j < SURVEY_EXAMPLES && column->examples[j][0] != '\0'; j++) {
+            json_append(examples, cJSON_CreateString(column->examples[j]));
+        }
+        if (has_range(column)) {
             cJSON_AddNumberToObject(object, "min", column->minimum);
             cJSON_AddNumberToObject(object, "mean", column->numbers.mean);
             cJSON_AddNumberToObject(object, "max", column->maximum);
@@ -83,10 +140,31 @@ static void put_json(const struct survey *survey, const char *part, int files)
     log_event("data", fields, NULL);
 }
 
+static void put_readings(const struct survey *survey)
+{
+    printf("  %-24s %-44s %s\n", "column", "becomes", "examples");
+    for (int i = 0; i < survey->count; i++) {
+        const struct survey_column *column = &survey->columns[i];
+        char becomes[BECOMES];
+        tell_inputs(survey, column, becomes);
+        printf("  %-24.24s %-44s", column->name, column->use == USE_TARGET ? "target" : becomes);
+        for (int j = 0; j < SURVEY_EXAMPLES && column->examples[j][0] != '\0'; j++) {
+            printf("%s %s", j > 0 ? " |" : "", column->examples[j]);
+        }
+        printf("\n");
+        if (column->doubt[0] != '\0') {
+            printf("  %-24s in doubt: %s\n", "", column->doubt);
+        }
+    }
+}
+
 static void put_text(const struct survey *survey, const char *part, int files)
 {
     printf("%s: %" PRId64 " rows of %d columns, %d file%s\n", part, survey->rows, survey->count, files,
            files == 1 ? "" : "s");
+    if (survey->note[0] != '\0') {
+        printf("  %s\n", survey->note);
+    }
     printf("  %-24s %-8s %-7s %9s %11s %11s %11s %11s %9s  %s\n", "column", "type", "use", "missing", "min", "mean",
            "max", "std", "distinct", "most frequent");
     for (int i = 0; i < survey->count; i++) {
@@ -94,7 +172,7 @@ static void put_text(const struct survey *survey, const char *part, int files)
         const int frequent = most_frequent(column);
         printf("  %-24.24s %-8s %-7s %9" PRId64, column->name, type_of(column, survey->rows), use_of(column),
                column->missing);
-        if (!is_category(column) && column->numbers.count > 0) {
+        if (has_range(column)) {
             printf(" %11.5g %11.5g %11.5g %11.5g", column->minimum, column->numbers.mean, column->maximum,
                    deviation(column));
         } else {
@@ -107,6 +185,7 @@ static void put_text(const struct survey *survey, const char *part, int files)
         }
         printf("\n");
     }
+    put_readings(survey);
 }
 
 bool table_info(enum dataset_part part, bool *there, const struct config *config, struct error *error)

@@ -266,6 +266,19 @@ bool number_is_missing(const char *text, size_t size)
     return size == 0 || (size <= 4 && is_one_of(text, size, number_missing_marks));
 }
 
+bool number_is_mark(const char *text, size_t size)
+{
+    static const char *const marks[] = {
+        "-",        "--",      "---",     ".",       "..",       "...",           "\u2013",
+        "\u2014",   "\u2026",  "\\n",     "n.a.",    "n.a",      "n.d.",          "nd",
+        "nil",      "(null)",  "nat",     "missing", "unknown",  "not available", "-na-",
+        "#n/a n/a", "#div/0!", "#ref!",   "#value!", "#num!",    "#name?",        "#null!",
+        "#na",      "1.#ind",  "-1.#ind", "1.#qnan", "-1.#qnan", "undef",         "undefined",
+        NULL};
+    trim(&text, &size);
+    return number_is_missing(text, size) || (size <= 13 && is_one_of(text, size, marks));
+}
+
 static enum number_kind parse_word(const char *text, size_t size)
 {
     static const char *const infinities[] = {"inf", "infinity", NULL};

@@ -28,4 +28,7 @@ extern const char *const number_missing_marks[];
 /* Whether the field stands for a missing value. */
 bool number_is_missing(const char *text, size_t size);
 
+/* Whether it is another usual sign of a missing value, which in a column of numbers means that: "-", ".", "#DIV/0!". */
+bool number_is_mark(const char *text, size_t size);
+
 #endif

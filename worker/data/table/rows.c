@@ -1,4 +1,4 @@
-/* Unless the config says, a CSV file's header is guessed: a first row without a number or an empty field. */
+/* Rows of each format, and their columns' names. */
 #include "worker/data/table/rows.h"
 
 #include <assert.h>
@@ -11,6 +11,7 @@
 #include "base/config/keys.h"
 #include "worker/data/signature.h"
 #include "worker/data/stream.h"
+#include "worker/data/table/header.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/table/records.h"
 
@@ -25,25 +26,13 @@ struct rows {
     struct records_reader *records;
     char **names; /* [columns] */
     int columns;
-    bool has_header;
+    bool has_header, lacks_first;
+    struct csv_header header;       /* of a text file */
     struct budget_account *account; /* of the names */
     size_t charged;
 };
 
 /* --- columns --- */
-
-static bool looks_like_header(const struct csv_row *first)
-{
-    double number;
-    for (int i = 0; i < first->count; i++) {
-        const enum number_kind kind = number_parse(first->fields[i].text, first->fields[i].size, &number);
-        const bool is_nameless = i == 0 && first->fields[i].size == 0 && first->count > 1; /* pandas' index */
-        if (kind != NUMBER_TEXT && !is_nameless) {
-            return false;
-        }
-    }
-    return true;
-}
 
 /* Room for the columns' names, of `bytes` characters in all. */
 static bool make_names(struct rows *rows, size_t bytes, struct error *error)
@@ -63,53 +52,67 @@ static char *copy_name(const struct csv_field *field, int column)
 {
     char number[16];
     snprintf(number, sizeof number, "%d", column);
-    size_t size = field ? field->size : strlen(number);
-    const char *text = csv_trim(field ? field->text : number, &size);
+    size_t size = 0;
+    const char *text = field ? header_name(field, &size) : number;
     return size > 0 ? strndup(text, size) : strdup(number);
 }
 
-static bool name_columns(struct rows *rows, const struct csv_row *first, struct error *error)
+static bool say_twice(const struct rows *rows, const struct csv_row *header, int column, struct error *error)
 {
-    rows->columns = first->count;
-    if (!make_names(rows, first->raw_size, error)) {
+    return error_set(error, "%s:%llu:%u: has two columns called %.64s; rename one", rows_name(rows),
+                     (unsigned long long)header->line, header->fields[column].column, rows->names[column]);
+}
+
+/* header: the row of names; NULL: there is none. */
+static bool name_columns(struct rows *rows, const struct csv_row *header, struct error *error)
+{
+    const int first = rows->header.lacks_first ? 1 : 0, skipped = rows->header.skipped;
+    rows->columns = rows->header.columns;
+    if (!make_names(rows, header ? header->raw_size : 0, error)) {
         return false;
     }
-    for (int i = 0; i < first->count; i++) {
-        rows->names[i] = copy_name(rows->has_header ? &first->fields[i] : NULL, i);
+    for (int i = 0; i < rows->columns; i++) {
+        const struct csv_field *field = header && i >= first ? &header->fields[i - first + skipped] : NULL;
+        rows->lacks_first |= header && i == 0 && (!field || field->size == 0);
+        rows->names[i] = copy_name(field, i);
         if (!rows->names[i]) {
             return error_set(error, "%s: out of memory while reading it", rows_name(rows));
         }
-        for (int j = 0; j < i && first->count <= 4096; j++) {
-            if (strcmp(rows->names[i], rows->names[j]) == 0) {
-                return error_set(error, "%s:%llu:%u: has two columns called %.64s; rename one", rows_name(rows),
-                                 (unsigned long long)first->line, first->fields[i].column, rows->names[i]);
+        for (int j = 0; j < i && rows->columns <= 4096; j++) {
+            if (header && strcmp(rows->names[i], rows->names[j]) == 0) {
+                return say_twice(rows, header, i - first + skipped, error);
             }
         }
     }
     return true;
 }
 
-static bool read_header(struct rows *rows, enum table_header header, struct error *error)
+static bool read_header(struct rows *rows, const struct config_data *data, struct error *error)
 {
-    struct csv_row first;
-    const enum csv_status status = csv_next(rows->csv, &first, error);
-    if (status == CSV_END) {
-        return error_set(error, "%s: is empty; a table has at least a row", csv_name(rows->csv));
-    }
-    if (status != CSV_ROW) {
+    struct csv_header *header = &rows->header;
+    struct csv_row row;
+    if (!header_find(header, rows->csv, data, error)) {
         return false;
     }
-    rows->has_header = header == HEADER_AUTO ? looks_like_header(&first) : header == HEADER_YES;
-    if (!name_columns(rows, &first, error)) {
+    if (header->columns == 0) {
+        csv_begin(rows->csv, 0, false);
+        const enum csv_status status = csv_next(rows->csv, &row, error);
+        return status == CSV_END ? error_set(error, "%s: is empty; a table has at least a row", csv_name(rows->csv))
+                                 : false;
+    }
+    rows->has_header = header->at >= 0;
+    if (!name_columns(rows, rows->has_header && header_look(rows->csv, header->at, &row) ? &row : NULL, error)) {
         return false;
     }
-    if (!rows->has_header) {
-        csv_unread(rows->csv);
+    csv_rewind(rows->csv);
+    if (header->data > 0) {
+        header_look(rows->csv, header->data - 1, &row);
     }
+    csv_begin(rows->csv, header->columns, header->has_comments);
     return true;
 }
 
-static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_header header,
+static bool open_csv(struct rows **result, struct csv_reader *csv, const struct config_data *data,
                      struct budget_account *account, struct error *error)
 {
     struct rows *rows = calloc(1, sizeof *rows);
@@ -120,7 +123,7 @@ static bool open_csv(struct rows **result, struct csv_reader *csv, enum table_he
     }
     rows->csv = csv;
     rows->account = account;
-    if (!read_header(rows, header, error)) {
+    if (!read_header(rows, data, error)) {
         rows_close(rows);
         return false;
     }
@@ -207,11 +210,6 @@ static bool is_other(const char *name, const uint8_t *head, size_t size, struct 
     return true;
 }
 
-static enum table_header header_of(const struct config_data *data)
-{
-    return data ? data->header : HEADER_AUTO;
-}
-
 bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error)
 {
     struct csv_reader *csv;
@@ -231,7 +229,7 @@ bool rows_open(struct rows **rows, const char *path, const struct config_data *d
     if (records_are_known(path, head, size)) {
         return records_open(&records, path, data, error) && open_numbers(rows, NULL, records, NULL, error);
     }
-    return csv_open(&csv, path, error) && open_csv(rows, csv, header_of(data), NULL, error);
+    return csv_open(&csv, path, error) && open_csv(rows, csv, data, NULL, error);
 }
 
 bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size,
@@ -255,8 +253,7 @@ bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, si
         return records_open_bytes(&records, name, bytes, size, data, account, error) &&
                open_numbers(rows, NULL, records, account, error);
     }
-    return csv_open_bytes(&csv, name, bytes, size, account, error) &&
-           open_csv(rows, csv, header_of(data), account, error);
+    return csv_open_bytes(&csv, name, bytes, size, account, error) && open_csv(rows, csv, data, account, error);
 }
 
 void rows_close(struct rows *rows)
@@ -308,6 +305,41 @@ const char *rows_name(const struct rows *rows)
 const char *rows_left_out(const struct rows *rows, int index)
 {
     return rows->npy ? npy_left_out(rows->npy, index) : rows->records ? records_left_out(rows->records, index) : "";
+}
+
+bool rows_is_text(const struct rows *rows)
+{
+    return rows->csv;
+}
+
+bool rows_has_blanks(const struct rows *rows)
+{
+    return rows->csv && csv_has_blanks(rows->csv);
+}
+
+bool rows_lacks_first_name(const struct rows *rows)
+{
+    return rows->lacks_first;
+}
+
+const char *rows_first_line(const struct rows *rows)
+{
+    return rows->header.line;
+}
+
+void rows_note(const struct rows *rows, char note[ROWS_NOTE])
+{
+    const int64_t longer = rows->csv ? csv_longer_rows(rows->csv) : 0;
+    const char *titles = rows->header.note;
+    int used = snprintf(note, ROWS_NOTE, "%s%s", titles, titles[0] != '\0' ? " left out" : "");
+    if (longer > 0) {
+        used += snprintf(note + used, (size_t)(ROWS_NOTE - used),
+                         "%sempty fields after the last column left out in %lld row%s", used > 0 ? "; " : "",
+                         (long long)longer, longer == 1 ? "" : "s");
+    }
+    if (rows->csv && csv_has_blanks(rows->csv)) {
+        snprintf(note + used, (size_t)(ROWS_NOTE - used), "%sfields are separated by blanks", used > 0 ? "; " : "");
+    }
 }
 
 int rows_find_column(const struct rows *rows, const char *name)
@@ -389,13 +421,55 @@ struct row row_behind(const struct row *row, int index)
     return behind;
 }
 
-enum number_kind row_number(const struct row *row, int column, double *value)
+bool reading_is_missing(const struct string_list *missing, const char *text, size_t size)
 {
-    if (row->fields) {
-        return number_parse(row->fields[column].text, row->fields[column].size, value);
+    text = csv_trim(text, &size);
+    for (int i = 0; missing && i < missing->count; i++) {
+        if (strlen(missing->items[i]) == size && memcmp(missing->items[i], text, size) == 0) {
+            return true;
+        }
     }
-    *value = row->numbers[column];
-    return isnan(*value) ? NUMBER_MISSING : isinf(*value) ? NUMBER_INFINITE : NUMBER_FINITE;
+    return false;
+}
+
+/* -999 also stands for -999.0. */
+static bool is_missing_number(struct column_reading reading, double value)
+{
+    double number;
+    for (int i = 0; i < reading.missing->count; i++) {
+        const char *text = reading.missing->items[i];
+        if (notation_read(reading.notation, text, strlen(text), &number) == NUMBER_FINITE && number == value) {
+            return true;
+        }
+    }
+    return false;
+}
+
+enum number_kind row_number(const struct row *row, int column, struct column_reading reading, double *value)
+{
+    enum number_kind kind;
+    const bool has_marks = reading.missing && reading.missing->count > 0;
+    if (row->fields) {
+        const struct csv_field *field = &row->fields[column];
+        if (has_marks && reading_is_missing(reading.missing, field->text, field->size)) {
+            return NUMBER_MISSING;
+        }
+        kind = field->column == 0 ? number_parse(field->text, field->size, value)
+                                  : notation_read(reading.notation, field->text, field->size, value);
+        if (kind == NUMBER_TEXT && reading.has_marks && number_is_mark(field->text, field->size)) {
+            return NUMBER_MISSING;
+        }
+    } else {
+        *value = row->numbers[column];
+        kind = isnan(*value) ? NUMBER_MISSING : isinf(*value) ? NUMBER_INFINITE : NUMBER_FINITE;
+    }
+    return kind == NUMBER_FINITE && has_marks && is_missing_number(reading, *value) ? NUMBER_MISSING : kind;
+}
+
+enum number_kind row_plain_number(const struct row *row, int column, double *value)
+{
+    static const struct notation plain;
+    return row_number(row, column, (struct column_reading){.notation = &plain}, value);
 }
 
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size)
@@ -427,7 +501,7 @@ const char *row_class(const struct row *row, int column, char buffer[ROW_NUMBER_
 {
     double number;
     const char *text = row_text(row, column, buffer, size);
-    if (is_shortest(text, *size) || row_number(row, column, &number) != NUMBER_FINITE) {
+    if (is_shortest(text, *size) || row_plain_number(row, column, &number) != NUMBER_FINITE) {
         return text;
     }
     config_number_text(number == 0 ? 0 : number, buffer);

@@ -15,6 +15,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/table/csv.h"
+#include "worker/data/table/notation.h"
 #include "worker/data/table/number.h"
 
 enum { ROW_NUMBER_TEXT = 32, ROWS_MOST_PLAIN = 512 };
@@ -64,12 +65,32 @@ char rows_delimiter(const struct rows *rows); /* of a text file; "," of others *
 const char *rows_name(const struct rows *rows);
 /* Arrays of an archive, or features of records, that are no columns: why this one; "" if there are not as many. */
 const char *rows_left_out(const struct rows *rows, int index);
+bool rows_is_text(const struct rows *rows);
+bool rows_has_blanks(const struct rows *rows);        /* instead of delimiters */
+bool rows_lacks_first_name(const struct rows *rows);  /* the header has names, but none for the first column */
+const char *rows_first_line(const struct rows *rows); /* the beginning of a text file's header, or first row */
+
+/* What was left out of a text file so far, such as titles, for people; "": nothing. */
+enum { ROWS_NOTE = 320 };
+void rows_note(const struct rows *rows, char note[ROWS_NOTE]);
 
 /* The column with this name, or of this number ("-1": the last one); -1 if there is none. */
 int rows_find_column(const struct rows *rows, const char *name);
 
+/* How a column's numbers are written, and the texts that stand for missing values (may be NULL). */
+struct column_reading {
+    const struct notation *notation;
+    const struct string_list *missing;
+    bool has_marks; /* the usual marks of missing values in numbers count as such (number_is_mark) */
+};
+
+/* Whether a text is one of them. */
+bool reading_is_missing(const struct string_list *missing, const char *text, size_t size);
+
 /* A field as a number, and as text (which may be put into `buffer`). */
-enum number_kind row_number(const struct row *row, int column, double *value);
+enum number_kind row_number(const struct row *row, int column, struct column_reading reading, double *value);
+/* The same of a plain number. */
+enum number_kind row_plain_number(const struct row *row, int column, double *value);
 const char *row_text(const struct row *row, int column, char buffer[ROW_NUMBER_TEXT], size_t *size);
 
 /* The same of a class: a number is the shortest text of its value, since 1, 1.0 and 01 are one class. */

@@ -15,7 +15,8 @@
 
 static const char *const task_names[] = {"class", "flags", "numbers", "inputs", NULL};
 static const char *const role_names[] = {"feature", "target", "weight", NULL};
-static const char *const kind_names[] = {"number", "category", NULL};
+static const char *const kind_names[] = {"number", "category", "date", NULL};
+static const char *const order_names[] = {"auto", "dmy", "mdy", "ymd", NULL};
 
 enum { SCHEMA_VERSION = 1 };
 
@@ -25,6 +26,10 @@ void schema_free(struct schema *schema)
         free(schema->columns[i].name);
         dictionary_free(&schema->columns[i].categories);
     }
+    for (int i = 0; i < schema->missing.count; i++) {
+        free(schema->missing.items[i]);
+    }
+    free(schema->missing.items);
     free(schema->columns);
     free(schema->target_means);
     free(schema->target_scales);
@@ -56,14 +61,37 @@ struct schema_column *schema_add(struct schema *schema, const char *name, enum s
     return column;
 }
 
+static bool add_missing(struct schema *schema, const char *text)
+{
+    struct string_list *list = &schema->missing;
+    char **items = realloc(list->items, ((size_t)list->count + 1) * sizeof *items);
+    if (!items) {
+        return false;
+    }
+    list->items = items;
+    items[list->count] = strdup(text);
+    return items[list->count] && ++list->count > 0;
+}
+
+bool schema_set_missing(struct schema *schema, const struct string_list *missing)
+{
+    for (int i = 0; i < missing->count; i++) {
+        if (!add_missing(schema, missing->items[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* --- places --- */
 
 static void lay_out_numbers(struct schema *schema)
 {
     for (int i = 0; i < schema->count; i++) {
         struct schema_column *column = &schema->columns[i];
-        if (column->role == SCHEMA_FEATURE && column->kind == SCHEMA_NUMBER) {
-            column->input = schema->numbers++;
+        if (column->role == SCHEMA_FEATURE && column->kind != SCHEMA_CATEGORY) {
+            column->input = schema->numbers;
+            schema->numbers += schema_numbers(column);
         } else if (column->role == SCHEMA_TARGET) {
             column->input = schema->targets++;
         }
@@ -197,6 +225,33 @@ static bool add_categories(cJSON *object, const struct dictionary *categories)
     return true;
 }
 
+/* How a column is written, where that is not plain. */
+static bool add_notation(cJSON *object, const struct notation *notation)
+{
+    const char decimal[] = {notation->decimal, '\0'}, group[] = {notation->group, '\0'};
+    if (notation_is_plain(notation)) {
+        return true;
+    }
+    cJSON *written = cJSON_AddObjectToObject(object, "notation");
+    return written && cJSON_AddStringToObject(written, "decimal", decimal) &&
+           cJSON_AddStringToObject(written, "group", group) && cJSON_AddStringToObject(written, "unit", notation->unit);
+}
+
+static bool add_date(cJSON *object, const struct schema_column *column)
+{
+    bool done = cJSON_AddStringToObject(object, "dates", order_names[column->dates]);
+    cJSON *parts = done ? cJSON_AddArrayToObject(object, "parts") : NULL;
+    for (int i = 0; parts && done && i < column->part_count; i++) {
+        const struct schema_part *part = &column->parts[i];
+        cJSON *item = cJSON_CreateObject();
+        done = cJSON_AddStringToObject(item, "part", date_part_names[part->part]) &&
+               add_double(item, "center", part->center) && add_double(item, "scale", part->scale) &&
+               add_double(item, "fill", part->fill);
+        done = cJSON_AddItemToArray(parts, item) && done;
+    }
+    return parts && done;
+}
+
 static cJSON *column_json(const struct schema_column *column)
 {
     cJSON *object = cJSON_CreateObject();
@@ -208,9 +263,11 @@ static cJSON *column_json(const struct schema_column *column)
     }
     if (column->kind == SCHEMA_CATEGORY) {
         done = done && add_categories(object, &column->categories);
+    } else if (column->kind == SCHEMA_DATE) {
+        done = done && add_date(object, column);
     } else {
-        done = done && add_double(object, "center", column->center) && add_double(object, "scale", column->scale) &&
-               add_double(object, "fill", column->fill);
+        done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) &&
+               add_double(object, "scale", column->scale) && add_double(object, "fill", column->fill);
         done = done && (isinf(column->low) || add_double(object, "low", column->low)) &&
                (isinf(column->high) || add_double(object, "high", column->high));
     }
@@ -226,6 +283,11 @@ static bool make_text(struct schema *schema)
     cJSON *root = cJSON_CreateObject();
     bool done = cJSON_AddNumberToObject(root, "version", SCHEMA_VERSION) &&
                 cJSON_AddStringToObject(root, "task", task_names[schema->task]);
+    cJSON *missing = done && schema->missing.count > 0 ? cJSON_AddArrayToObject(root, "missing") : NULL;
+    done = done && (missing || schema->missing.count == 0);
+    for (int i = 0; done && i < schema->missing.count; i++) {
+        done = cJSON_AddItemToArray(missing, cJSON_CreateString(schema->missing.items[i]));
+    }
     cJSON *columns = done ? cJSON_AddArrayToObject(root, "columns") : NULL;
     for (int i = 0; columns && done && i < schema->count; i++) {
         done = cJSON_AddItemToArray(columns, column_json(&schema->columns[i]));
@@ -311,6 +373,58 @@ static bool get_categories(const struct schema_reader *reader, struct schema_col
     return array.kind == JSON_ARRAY;
 }
 
+/* The one byte of a short text; none: 0. False: it is longer. */
+static bool get_sign(struct json_value object, const char *name, char *sign)
+{
+    const struct json_value item = json_member(object, name);
+    *sign = item.kind == JSON_STRING && item.size == 3 ? item.text[1] : '\0';
+    return item.kind == JSON_STRING && item.size <= 3;
+}
+
+/* Without one, numbers are plain. */
+static bool get_notation(const struct schema_reader *reader, struct notation *notation, struct json_value object)
+{
+    const struct json_value written = json_member(object, "notation"), unit = json_member(written, "unit");
+    size_t size;
+    if (written.kind == JSON_NONE) {
+        return true;
+    }
+    if (unit.kind != JSON_STRING || !get_sign(written, "decimal", &notation->decimal) ||
+        !get_sign(written, "group", &notation->group) || notation->decimal == '\0') {
+        return false;
+    }
+    const char *text = unescape(reader, unit, &size);
+    if (size >= NOTATION_UNIT) {
+        return false;
+    }
+    memcpy(notation->unit, text, size);
+    return notation_is_valid(notation);
+}
+
+static bool get_parts(struct schema_column *column, struct json_value object)
+{
+    const struct json_value parts = json_member(object, "parts");
+    const int order = find_word(object, "dates", order_names);
+    struct json_walk walk = json_walk(parts);
+    struct json_value item;
+    unsigned seen = 0;
+    while (parts.kind == JSON_ARRAY && json_next(&walk, &item)) {
+        const int part = find_word(item, "part", date_part_names);
+        if (part < 0 || (seen >> part & 1) != 0) {
+            return false;
+        }
+        struct schema_part *to = &column->parts[column->part_count++];
+        seen |= 1U << part;
+        to->part = (enum date_part)part;
+        if (!get_double(item, "center", &to->center) || !get_double(item, "scale", &to->scale) ||
+            !get_double(item, "fill", &to->fill) || to->scale == 0) {
+            return false;
+        }
+    }
+    column->dates = (enum table_dates)(order < 0 ? 0 : order);
+    return order > 0 && column->part_count > 0;
+}
+
 static bool get_column(const struct schema_reader *reader, struct json_value object)
 {
     const struct json_value name = json_member(object, "name");
@@ -328,9 +442,13 @@ static bool get_column(const struct schema_reader *reader, struct json_value obj
     if (kind == SCHEMA_CATEGORY) {
         return get_categories(reader, column, json_member(object, "categories"));
     }
-    return get_double(object, "center", &column->center) && get_double(object, "scale", &column->scale) &&
-           get_double(object, "fill", &column->fill) && column->scale != 0 && get_bound(object, "low", &column->low) &&
-           get_bound(object, "high", &column->high) && column->low <= column->high;
+    if (kind == SCHEMA_DATE) {
+        return role == SCHEMA_FEATURE && get_parts(column, object);
+    }
+    return get_notation(reader, &column->notation, object) && get_double(object, "center", &column->center) &&
+           get_double(object, "scale", &column->scale) && get_double(object, "fill", &column->fill) &&
+           column->scale != 0 && get_bound(object, "low", &column->low) && get_bound(object, "high", &column->high) &&
+           column->low <= column->high;
 }
 
 static bool get_columns(const struct schema_reader *reader, struct json_value root)
@@ -339,7 +457,13 @@ static bool get_columns(const struct schema_reader *reader, struct json_value ro
     const int task = find_word(root, "task", task_names);
     struct json_walk walk = json_walk(columns);
     struct json_value object;
+    const struct json_value missing = json_member(root, "missing");
+    struct json_walk marks = json_walk(missing);
+    size_t size;
     bool done = columns.kind == JSON_ARRAY && task >= 0;
+    while (done && missing.kind == JSON_ARRAY && json_next(&marks, &object)) {
+        done = object.kind == JSON_STRING && add_missing(reader->schema, unescape(reader, object, &size));
+    }
     while (done && json_next(&walk, &object)) {
         done = get_column(reader, object);
     }
@@ -407,6 +531,23 @@ static bool same_column(const struct schema_column *there, const struct schema_c
     if (there->center != here->center || there->scale != here->scale || there->fill != here->fill) {
         return error_set(error, "column %.64s has centre %.9g and scale %.9g there, %.9g and %.9g here", here->name,
                          there->center, there->scale, here->center, here->scale);
+    }
+    if (memcmp(&there->notation, &here->notation, sizeof there->notation) != 0 || there->dates != here->dates) {
+        char one[NOTATION_TEXT], other[NOTATION_TEXT];
+        notation_text(&there->notation, one);
+        notation_text(&here->notation, other);
+        return there->dates != here->dates
+                   ? error_set(error, "column %.64s has dates as %s there and as %s here", here->name,
+                               order_names[there->dates], order_names[here->dates])
+                   : error_set(error, "column %.64s has numbers with %s there, and with %s here", here->name, one,
+                               other);
+    }
+    for (int i = 0; i < there->part_count || i < here->part_count; i++) {
+        const struct schema_part *a = &there->parts[i], *b = &here->parts[i];
+        if (there->part_count != here->part_count || a->part != b->part || a->center != b->center ||
+            a->scale != b->scale || a->fill != b->fill) {
+            return error_set(error, "column %.64s has other dates there than here", here->name);
+        }
     }
     if (there->low != here->low || there->high != here->high) {
         return error_set(error, "column %.64s is used from %.9g to %.9g there, and from %.9g to %.9g here", here->name,

@@ -4,9 +4,9 @@
  *
  * The inputs of a row are first its numbers, then a place for every category. A number is brought to the range from low
  * to high, which is what training saw and a tenth more on either side, and becomes (x - center) / scale; a missing one
- * becomes `fill`, and sets the column's indicator, one more place. In a column of categories exactly one place is 1:
- * the first stands for rare or unseen values, then one for each category in order, then one for missing values if there
- * were any.
+ * becomes `fill`, and sets the column's indicator, one more place. A date becomes several numbers: those of its parts
+ * that vary. In a column of categories exactly one place is 1: the first stands for rare or unseen values, then one for
+ * each category in order, then one for missing values if there were any.
  *
  * The checkpoint stores it as JSON. Doubles are written so that they read back with the same bits.
  */
@@ -20,9 +20,17 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/table/dictionary.h"
+#include "worker/data/table/notation.h"
+#include "worker/data/table/timestamp.h"
 
 enum schema_role { SCHEMA_FEATURE, SCHEMA_TARGET, SCHEMA_WEIGHT };
-enum schema_kind { SCHEMA_NUMBER, SCHEMA_CATEGORY };
+enum schema_kind { SCHEMA_NUMBER, SCHEMA_CATEGORY, SCHEMA_DATE };
+
+/* One input of a date. */
+struct schema_part {
+    enum date_part part;
+    double center, scale, fill;
+};
 
 /* The target to learn. */
 enum schema_task {
@@ -38,9 +46,13 @@ struct schema_column {
     enum schema_kind kind;
     bool may_miss; /* values were missing: it has an indicator, or a place for them */
     double center, scale, fill;
+    struct notation notation; /* how its numbers are written */
+    enum table_dates dates;   /* the order of a date's parts; of SCHEMA_DATE */
+    struct schema_part parts[DATE_PARTS];
+    int part_count;
     double low, high;             /* of a number; infinite: any */
     struct dictionary categories; /* in order; of SCHEMA_CATEGORY */
-    int input;                    /* index of a number, or of a target; -1: none */
+    int input;                    /* index of a number, of a date's first part, or of a target; -1: none */
     int place;                    /* its first place; -1: none */
     int code;                     /* index among a row's codes; -1: none */
 };
@@ -49,6 +61,7 @@ struct schema {
     struct schema_column *columns; /* [count]: features, then targets, then the weight */
     int count;
     enum schema_task task;
+    struct string_list missing;           /* texts that stand for a missing value, besides the usual ones */
     int numbers, codes, inputs;           /* as in struct examples */
     int classes, targets;                 /* outputs of the model: classes of TASK_CLASS, else targets */
     double *target_means, *target_scales; /* [targets], of TASK_NUMBERS: a target is mean + scale x value; else NULL */
@@ -60,6 +73,15 @@ void schema_free(struct schema *schema);
 
 /* Adds a column with a copy of the name; NULL if out of memory. The pointer is valid until the next column is added. */
 struct schema_column *schema_add(struct schema *schema, const char *name, enum schema_role role, enum schema_kind kind);
+
+/* Takes a copy of the texts. */
+bool schema_set_missing(struct schema *schema, const struct string_list *missing);
+
+/* The number of inputs that a feature has among the numbers. */
+static inline int schema_numbers(const struct schema_column *column)
+{
+    return column->kind == SCHEMA_NUMBER ? 1 : column->kind == SCHEMA_DATE ? column->part_count : 0;
+}
 
 /* Call it after adding all columns: assigns their places and makes the text. */
 bool schema_finish(struct schema *schema, struct error *error);

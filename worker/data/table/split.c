@@ -137,6 +137,7 @@ bool split_find_column(struct split *split, const struct rows *rows, const struc
 {
     const struct config_data *data = &config->data;
     split->is_by_time = data->time[0] != '\0';
+    split->dates = data->dates;
     if (split->is_by_time && data->group[0] != '\0') {
         return error_set(error, "data.time and data.group are two ways to hold out rows; remove one of them");
     }
@@ -190,8 +191,10 @@ bool split_key(struct split *split, const struct rows *rows, const struct row *r
         *key = dictionary_hash(text, size);
         return true;
     }
-    if (!timestamp_parse(text, size, &time)) {
-        error_set(error, "column %.64s: \"%.*s\" is no time; it needs a number, or a date as in ISO 8601",
+    if (!timestamp_parse(text, size, split->dates, &time)) {
+        error_set(error,
+                  "column %.64s: \"%.*s\" is no time; it needs a number, or a date (whose order "
+                  "--dates sets, if it is not year, month, day)",
                   rows_column_name(rows, split->column), (int)(size < 32 ? size : 32), text);
         return row_wrap(rows, row, split->column, error);
     }
@@ -291,7 +294,7 @@ static uint64_t hash_of_class(const struct split *split, const struct row *row)
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
     double number;
-    if (row_number(row, split->target, &number) == NUMBER_FINITE) {
+    if (row_plain_number(row, split->target, &number) == NUMBER_FINITE) {
         number = number == 0 ? 0 : number;
         return dictionary_hash(&number, sizeof number);
     }

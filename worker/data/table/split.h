@@ -41,6 +41,7 @@ struct key_tally {
 struct split {
     int column; /* of the group, or of the time; -1: the whole row */
     bool is_by_time;
+    enum table_dates dates;
     bool is_fixed;      /* by content alone, whatever the rows: files that come in rounds */
     bool by_occurrence; /* equal rows have different keys */
     bool has_classes;   /* the target is of classes */

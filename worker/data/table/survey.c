@@ -4,7 +4,6 @@
  */
 #include "worker/data/table/survey.h"
 
-#include <ctype.h>
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/text/printable.h"
 #include "base/text/suggest.h"
 
 enum {
@@ -21,6 +21,12 @@ enum {
     SAMPLE_BYTES = 1 << 25, /* of the numbers from which quantiles are computed */
     MOST_COMPARED = 64,     /* columns compared with the target, to find leaks */
     TEXT_SHARE = 10,        /* a tenth of texts among numbers makes categories */
+    MOST_OTHERS = 256,      /* distinct texts kept of a column of numbers, of at most OTHER_BYTES */
+    OTHER_BYTES = 64,
+    FEW_OTHERS = 10, /* so few distinct ones are marks, rather than names among numbers */
+    MOST_OFFENDERS = 3,
+    OFFENDERS_TEXT = 160,
+    MOST_IDS = 1000, /* more texts, each in hardly more than one row, are names */
 };
 
 /* --- beginning --- */
@@ -32,6 +38,26 @@ static bool is_listed(const struct string_list *list, const struct rows *rows, i
             return true;
         }
     }
+    return false;
+}
+
+/* Adds to an error how the names were read; returns false. */
+static bool say_header(const struct rows *rows, struct error *error)
+{
+    const size_t used = strlen(error->text);
+    const char delimiter = rows_delimiter(rows);
+    char sign[8] = "tab";
+    if (!rows_is_text(rows)) {
+        return false;
+    }
+    if (rows_has_blanks(rows)) {
+        memcpy(sign, "blanks", sizeof "blanks");
+    } else if (delimiter != '\t') {
+        snprintf(sign, sizeof sign, "\"%c\"", delimiter);
+    }
+    snprintf(error->text + used, sizeof error->text - used, "; %s is \"%s\", its delimiter %s%s",
+             rows_has_header(rows) ? "its line of names" : "its first line, read as data,", rows_first_line(rows), sign,
+             rows_has_header(rows) ? "" : "; if that line has the names: --header=yes");
     return false;
 }
 
@@ -63,9 +89,10 @@ static bool check_name(const struct rows *rows, const char *key, const char *nam
     }
     char names[400];
     list_columns(rows, names, sizeof names);
-    return error_set(error, "data.%s: %s has no column %.64s among its %d (%s)%s%.64s%s", key, rows_name(rows), name,
-                     rows_columns(rows), names, suggestion.best ? "; did you mean " : "",
-                     suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
+    error_set(error, "data.%s: %s has no column %.64s among its %d (%s)%s%.64s%s", key, rows_name(rows), name,
+              rows_columns(rows), names, suggestion.best ? "; did you mean " : "",
+              suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
+    return say_header(rows, error);
 }
 
 static bool check_names(const struct rows *rows, const char *key, const struct string_list *list, struct error *error)
@@ -115,13 +142,23 @@ static enum survey_use use_of(const struct rows *rows, int column, const struct 
 /* Are a column's values counted from the first row on? */
 static bool is_collected(const struct survey *survey, const struct survey_column *column)
 {
-    return column->is_category || survey->counts_all ||
+    return column->is_category || survey->counts_all || column->is_nameless ||
            (column->use == USE_TARGET && (survey->loss == LOSS_AUTO || survey->loss == LOSS_SOFTMAX));
+}
+
+static void clear_dates(struct survey_dates *dates)
+{
+    for (int i = 0; i < DATE_PARTS; i++) {
+        dates->parts[i] = (struct moments){.count = 0};
+        dates->minimum[i] = INFINITY;
+        dates->maximum[i] = -INFINITY;
+    }
 }
 
 void survey_forget(struct survey *survey)
 {
     survey->rows = 0;
+    survey->files = 0;
     survey->bytes = 0;
     sample_clear(&survey->sample);
     uint64_t targets = 0;
@@ -130,24 +167,51 @@ void survey_forget(struct survey *survey)
     }
     for (int i = 0; i < survey->count; i++) {
         struct survey_column *column = &survey->columns[i];
+        struct survey_dates *calendar = column->calendar;
+        struct survey_column kept = *column;
         dictionary_free(&column->values);
-        *column = (struct survey_column){.name = column->name,
-                                         .use = column->use,
-                                         .is_category = column->is_category,
-                                         .is_number = column->is_number,
+        dictionary_free(&column->others);
+        if (calendar) {
+            clear_dates(calendar);
+        }
+        *column = (struct survey_column){.name = kept.name,
+                                         .use = kept.use,
+                                         .is_category = kept.is_category,
+                                         .is_number = kept.is_number,
+                                         .is_nameless = kept.is_nameless,
+                                         .is_read_again = kept.is_read_again,
+                                         .notation = kept.notation,
+                                         .dates = kept.dates,
+                                         .calendar = calendar,
+                                         .orders = ORDER_ANY,
                                          .is_collected = is_collected(survey, column),
                                          .is_integer = true,
                                          .same = column->use == USE_FEATURE ? targets : 0,
                                          .minimum = INFINITY,
                                          .maximum = -INFINITY};
+        memcpy(column->doubt, kept.doubt, sizeof column->doubt);
     }
+}
+
+/* The first column without a name, as data frames write their index, unless the config names it. */
+static bool may_be_index(const struct rows *rows, int column, const struct config_data *data)
+{
+    const bool is_nameless =
+        (column == 0 && rows_lacks_first_name(rows)) || strncmp(rows_column_name(rows, column), "Unnamed: 0", 10) == 0;
+    return is_nameless && !is_listed(&data->features, rows, column) && !is_listed(&data->categorical, rows, column);
+}
+
+void survey_next_file(struct survey *survey)
+{
+    survey->files++;
 }
 
 bool survey_begin(struct survey *survey, const struct rows *rows, const struct config *config, bool counts_all,
                   struct error *error)
 {
     const int count = rows_columns(rows);
-    *survey = (struct survey){.counts_all = counts_all, .loss = config->train.loss};
+    *survey = (struct survey){
+        .counts_all = counts_all, .loss = config->train.loss, .data = &config->data, .delimiter = rows_delimiter(rows)};
     for (int i = 0; rows_left_out(rows, i)[0] != '\0'; i++) {
         log_warning("%s; it is left out", rows_left_out(rows, i));
     }
@@ -167,8 +231,13 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
         survey->count++;
         column->use = use_of(rows, i, &config->data);
         column->is_category = is_listed(&config->data.categorical, rows, i);
+        column->is_nameless = column->use == USE_FEATURE && may_be_index(rows, i, &config->data);
+        if (config->data.decimal == DECIMAL_COMMA && rows_is_text(rows)) {
+            column->notation = (struct notation){.decimal = ',', .group = '.'};
+        }
     }
     survey_forget(survey);
+    survey->files = 1;
     if (config->data.scaling == SCALING_ROBUST && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
         return error_set(error, "%s: out of memory for the quantiles of %d columns", rows_name(rows), count);
     }
@@ -179,7 +248,9 @@ void survey_free(struct survey *survey)
 {
     for (int i = 0; i < survey->count; i++) {
         free(survey->columns[i].name);
+        free(survey->columns[i].calendar);
         dictionary_free(&survey->columns[i].values);
+        dictionary_free(&survey->columns[i].others);
     }
     free(survey->columns);
     sample_free(&survey->sample);
@@ -188,7 +259,7 @@ void survey_free(struct survey *survey)
 
 /* --- rows --- */
 
-static bool say_text(const struct rows *rows, const struct row *row, int column, enum number_kind kind,
+static bool say_text(const struct rows *rows, const struct row *row, int column, enum number_kind kind, bool are_dates,
                      struct error *error)
 {
     char buffer[ROW_NUMBER_TEXT];
@@ -209,9 +280,10 @@ static bool say_text(const struct rows *rows, const struct row *row, int column,
                   (int)(size < 32 ? size : 32), text);
     } else {
         error_set(error,
-                  "column %.64s: \"%.*s\" is not a number, as others in it are; correct it, leave the field empty, or "
-                  "name the column with --categorical; --max_bad_records=N skips N such rows",
-                  name, (int)(size < 32 ? size : 32), text);
+                  "column %.64s: \"%.*s\" is not a %s, as others in it are; correct it, leave the field empty, name it "
+                  "with --missing if it stands for a missing value, or the column with --categorical; "
+                  "--max_bad_records=N skips N such rows",
+                  name, (int)(size < 32 ? size : 32), text, are_dates ? "date" : "number");
     }
     return row_wrap(rows, row, column, error);
 }
@@ -265,18 +337,36 @@ static bool count_value(struct survey *survey, struct survey_column *column, con
     return survey_count(survey, column, text, size, 1);
 }
 
-static bool is_with_decimal_comma(const char *text, size_t size)
+static const struct notation plain_notation;
+
+static struct column_reading reading_of(const struct survey *survey, const struct survey_column *column)
 {
-    size_t at = size > 0 && (*text == '-' || *text == '+'), digits = 0, commas = 0;
-    for (; at < size && (isdigit((unsigned char)text[at]) || (text[at] == ',' && digits > 0 && commas == 0)); at++) {
-        commas += text[at] == ',';
-        digits += text[at] != ',';
-    }
-    return at == size && commas == 1 && text[size - 1] != ',';
+    return (struct column_reading){.notation = &column->notation,
+                                   .missing = &survey->data->missing,
+                                   .has_marks = column->use != USE_TARGET && !column->is_category};
 }
 
-static void note_fault(struct survey_column *column, const struct rows *rows, const struct row *row, int index,
-                       enum number_kind kind)
+/* What a text among numbers, or instead of them, may be in another notation. False if out of memory. */
+static bool look_at_text(struct survey_column *column, enum table_dates wanted, const char *text, size_t size)
+{
+    double time;
+    const unsigned orders = wanted == DATES_AUTO                        ? timestamp_orders(text, size)
+                            : timestamp_read(text, size, wanted, &time) ? ORDER_ANY
+                                                                        : 0;
+    column->odd += notation_look(&column->clues, text, size);
+    if (orders != 0) {
+        column->days++;
+        column->times += orders == ORDER_ANY;
+        column->orders &= orders;
+        column->all_orders |= orders;
+    }
+    const bool is_new = !column->is_collected && size <= OTHER_BYTES;
+    return !is_new || (column->others.count >= MOST_OTHERS && dictionary_find(&column->others, text, size) < 0) ||
+           dictionary_add(&column->others, text, size) >= 0;
+}
+
+static bool note_fault(struct survey_column *column, enum table_dates wanted, const struct rows *rows,
+                       const struct row *row, int index, enum number_kind kind)
 {
     struct error error;
     char buffer[ROW_NUMBER_TEXT];
@@ -284,13 +374,49 @@ static void note_fault(struct survey_column *column, const struct rows *rows, co
     const char *text = row_text(row, index, buffer, &size);
     column->texts += kind == NUMBER_TEXT;
     column->marks += kind == NUMBER_MISSING;
-    column->commas += kind == NUMBER_TEXT && is_with_decimal_comma(text, size);
     column->infinite += kind == NUMBER_INFINITE || kind == NUMBER_FINITE;
     if (column->first_text[0] == '\0') {
-        say_text(rows, row, index, kind, &error);
+        say_text(rows, row, index, kind, column->dates != DATES_AUTO, &error);
         memcpy(column->first_text, error.text, sizeof column->first_text - 1);
         column->first_text[sizeof column->first_text - 1] = '\0';
     }
+    return kind != NUMBER_TEXT || column->is_category || look_at_text(column, wanted, text, size);
+}
+
+/* The value of a field: of a date its seconds since 1970. */
+static enum number_kind read_value(const struct survey *survey, const struct survey_column *column,
+                                   const struct row *row, int index, double *number)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    if (column->dates == DATES_AUTO) {
+        return row_number(row, index, reading_of(survey, column), number);
+    }
+    const char *text = row_text(row, index, buffer, &size);
+    if (number_is_mark(text, size) || reading_is_missing(&survey->data->missing, text, size)) {
+        return NUMBER_MISSING;
+    }
+    return timestamp_read(text, size, column->dates, number) ? NUMBER_FINITE : NUMBER_TEXT;
+}
+
+static void add_date(struct survey_dates *dates, double time)
+{
+    double parts[DATE_PARTS];
+    timestamp_parts(time, parts);
+    for (int i = 0; i < DATE_PARTS; i++) {
+        moments_add(&dates->parts[i], parts[i]);
+        dates->minimum[i] = fmin(dates->minimum[i], parts[i]);
+        dates->maximum[i] = fmax(dates->maximum[i], parts[i]);
+    }
+}
+
+/* "-" and the like: missing among numbers, a text among texts. */
+static bool is_mark(const struct survey *survey, const struct row *row, int index)
+{
+    char buffer[ROW_NUMBER_TEXT];
+    size_t size;
+    const char *text = row_text(row, index, buffer, &size);
+    return !number_is_missing(text, size) && !reading_is_missing(&survey->data->missing, text, size);
 }
 
 /* A number as target that has more integer values than there can be classes, or is not an integer, is not a class. */
@@ -298,6 +424,39 @@ static bool is_no_class(const struct survey_column *column)
 {
     return column->use == USE_TARGET && (!column->is_integer || column->values.count > CONFIG_MAX_WIDTH) &&
            column->texts == 0;
+}
+
+static void add_number(struct survey_column *column, const struct row *row, int index, double number)
+{
+    moments_add(&column->numbers, number);
+    column->is_integer = column->is_integer && number == trunc(number);
+    column->minimum = number < column->minimum ? number : column->minimum;
+    column->maximum = number > column->maximum ? number : column->maximum;
+    if (column->calendar) {
+        add_date(column->calendar, number);
+    }
+    if (column->notation.unit[0] == '%') { /* without one, 0 is the same */
+        column->with_unit += number == 0 || memchr(row->fields[index].text, '%', row->fields[index].size) ||
+                             memchr(row->fields[index].text, '\xEF', row->fields[index].size);
+    }
+}
+
+/* For people to see how the column is written. */
+static void keep_example(struct survey_column *column, const struct row *row, int index)
+{
+    char buffer[ROW_NUMBER_TEXT], example[SURVEY_EXAMPLE];
+    size_t size;
+    const char *text = row_text(row, index, buffer, &size);
+    snprintf(example, sizeof example, "%.*s", (int)(size < SURVEY_EXAMPLE ? size : SURVEY_EXAMPLE), text);
+    for (int i = 0; i < SURVEY_EXAMPLES && size > 0; i++) {
+        if (column->examples[i][0] == '\0') {
+            printable(column->examples[i], SURVEY_EXAMPLE, example);
+            return;
+        }
+        if (strcmp(column->examples[i], example) == 0) {
+            return;
+        }
+    }
 }
 
 static bool is_empty(const struct row *row, int index)
@@ -311,24 +470,32 @@ bool survey_add_value(struct survey *survey, const struct rows *rows, const stru
 {
     struct survey_column *column = &survey->columns[index];
     double number = 0;
-    const enum number_kind kind = row_number(row, index, &number);
-    const bool is_mark = kind == NUMBER_MISSING && column->use == USE_TARGET && !is_empty(row, index);
-    if (kind == NUMBER_MISSING && !is_mark) {
+    const enum number_kind kind = read_value(survey, column, row, index, &number);
+    const bool has_numbers = column->numbers.count + column->numbers.in_chunk > 0;
+    const bool is_of_target = column->use == USE_TARGET;
+    const bool is_marked =
+        kind == NUMBER_MISSING && row->fields && !is_of_target && !column->is_category && is_mark(survey, row, index);
+    const bool is_class = kind == NUMBER_MISSING && is_of_target && !is_empty(row, index);
+    if (survey->counts_all && column->examples[SURVEY_EXAMPLES - 1][0] == '\0') {
+        keep_example(column, row, index);
+    }
+    if (kind == NUMBER_MISSING && !is_marked && !is_class) {
         column->missing++;
         return true;
     }
-    if (is_mark || is_fault(kind, number)) {
-        note_fault(column, rows, row, index, kind);
-        column->is_collected |=
-            (is_mark || kind == NUMBER_TEXT) && column->numbers.count + column->numbers.in_chunk == 0;
+    if (is_marked) {
+        column->marks++;
+        column->is_collected |= !has_numbers && column->dates == DATES_AUTO;
+    } else if (is_class || is_fault(kind, number)) {
+        if (!note_fault(column, survey->data->dates, rows, row, index, kind)) {
+            return false;
+        }
+        column->is_collected |= (is_class || kind == NUMBER_TEXT) && !has_numbers && column->dates == DATES_AUTO;
     } else {
-        moments_add(&column->numbers, number);
+        add_number(column, row, index, number);
         if (kept) {
             *kept = number;
         }
-        column->is_integer = column->is_integer && number == trunc(number);
-        column->minimum = number < column->minimum ? number : column->minimum;
-        column->maximum = number > column->maximum ? number : column->maximum;
     }
     if (column->is_collected && is_no_class(column)) {
         stop_counting(survey, column);
@@ -338,12 +505,14 @@ bool survey_add_value(struct survey *survey, const struct rows *rows, const stru
 
 static bool are_same(const struct row *row, int a, int b)
 {
+    const struct column_reading plain = {.notation = &plain_notation};
     char buffers[2][ROW_NUMBER_TEXT];
     size_t sizes[2];
     double left, right;
     const char *one = row_text(row, a, buffers[0], &sizes[0]), *other = row_text(row, b, buffers[1], &sizes[1]);
     return (sizes[0] == sizes[1] && memcmp(one, other, sizes[0]) == 0) ||
-           (row_number(row, a, &left) == NUMBER_FINITE && row_number(row, b, &right) == NUMBER_FINITE && left == right);
+           (row_number(row, a, plain, &left) == NUMBER_FINITE && row_number(row, b, plain, &right) == NUMBER_FINITE &&
+            left == right);
 }
 
 /* The targets to which a feature is still equal. */
@@ -386,7 +555,7 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
             continue;
         }
         double number = 0;
-        const enum number_kind kind = row_number(row, i, &number);
+        const enum number_kind kind = read_value(survey, column, row, i, &number);
         const bool is_mark = column->use == USE_TARGET && !column->is_number && !is_empty(row, i);
         if (must_be && kind == NUMBER_MISSING && !is_mark) {
             error_set(error, "column %.64s: is empty; a row needs its %s: fill it in, or remove the row", column->name,
@@ -394,7 +563,7 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
             return row_wrap(rows, row, i, error);
         }
         if ((column->is_number || column->use == USE_WEIGHT) && is_fault(kind, number)) {
-            return say_text(rows, row, i, kind, error);
+            return say_text(rows, row, i, kind, column->dates != DATES_AUTO, error);
         }
     }
     return true;
@@ -402,23 +571,210 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
 
 /* --- after the rows --- */
 
-/* Text among numbers: categories, or errors? */
-static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *again, struct error *error)
+bool survey_is_name(const struct survey_column *column, int64_t rows)
 {
-    const int64_t numbers = column->numbers.count;
-    const int64_t faults = column->texts + column->infinite + column->marks;
-    if (column->is_category || faults == 0 || (numbers == 0 && column->infinite == 0)) {
+    return column->texts > 0 && !column->is_category &&
+           (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
+}
+
+/*
+ * The commonest texts of a column that are no numbers, for people: `"n.d." (12), "trace" (3)`; from all its values if
+ * they were counted. Returns how many distinct ones there are.
+ */
+static int find_offenders(const struct survey_column *column, char text[OFFENDERS_TEXT])
+{
+    const struct dictionary *from = column->is_collected ? &column->values : &column->others;
+    int chosen[MOST_OFFENDERS], count = 0, distinct = 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < from->count; i++) {
+        const struct dictionary_entry *entry = &from->entries[i];
+        double number;
+        const char *value = dictionary_text(from, i);
+        const bool is_good = column->dates != DATES_AUTO
+                                 ? timestamp_read(value, entry->size, column->dates, &number)
+                                 : notation_read(&column->notation, value, entry->size, &number) != NUMBER_TEXT;
+        if (is_good) {
+            continue;
+        }
+        distinct++;
+        int at = count < MOST_OFFENDERS ? count++ : count;
+        while (at > 0 && entry->count > from->entries[chosen[at - 1]].count) {
+            if (at < MOST_OFFENDERS) {
+                chosen[at] = chosen[at - 1];
+            }
+            at--;
+        }
+        if (at < MOST_OFFENDERS) {
+            chosen[at] = i;
+        }
+    }
+    for (int i = 0; i < count && used < OFFENDERS_TEXT; i++) {
+        const struct dictionary_entry *entry = &from->entries[chosen[i]];
+        used += (size_t)snprintf(text + used, OFFENDERS_TEXT - used, "%s\"%.*s\" (%lld)", i > 0 ? ", " : "",
+                                 (int)(entry->size < 24 ? entry->size : 24), dictionary_text(from, chosen[i]),
+                                 (long long)entry->count);
+    }
+    return distinct;
+}
+
+/* Numbers in another notation: read so from now on. */
+static void take_notation(struct survey *survey, struct survey_column *column)
+{
+    bool is_unsure;
+    const struct notation_hints hints = {.plain = column->numbers.count,
+                                         .has_fractions = !column->is_integer,
+                                         .largest = fmax(fabs(column->minimum), fabs(column->maximum)),
+                                         .delimiter = survey->delimiter,
+                                         .decimal = survey->data->decimal};
+    column->notation = notation_choose(&column->clues, &hints, &is_unsure);
+    if (is_unsure) {
+        snprintf(column->doubt, sizeof column->doubt,
+                 "its numbers may have a decimal point or a decimal comma; they are read with a decimal %s (--decimal "
+                 "sets it)",
+                 column->notation.decimal == ',' ? "comma" : "point");
+    }
+}
+
+/* Texts that are dates: as which order? */
+static bool take_dates(struct survey *survey, struct survey_column *column, struct error *error)
+{
+    const enum table_dates wanted = survey->data->dates;
+    const unsigned orders = column->orders;
+    column->calendar = malloc(sizeof *column->calendar);
+    if (!column->calendar) {
+        return error_set(error, "out of memory for the dates of column %.64s", column->name);
+    }
+    column->dates = wanted != DATES_AUTO ? wanted
+                    : orders & ORDER_DMY ? DATES_DMY
+                    : orders & ORDER_MDY ? DATES_MDY
+                                         : DATES_YMD;
+    if (wanted != DATES_AUTO) {
         return true;
     }
-    if (column->texts > 0 && TEXT_SHARE * column->texts >= numbers + column->texts) {
+    if (orders == 0) {
+        return error_set(error,
+                         "column %.64s: its dates are in different orders, such as day/month and month/day; write them "
+                         "in one, or set --dates=dmy, mdy or ymd and --max_bad_records; --categorical or --ignore "
+                         "take the column as it is",
+                         column->name);
+    }
+    if (column->times < column->days && (orders & ORDER_DMY) && (orders & ORDER_MDY)) {
+        column->dates = DATES_MDY;
+        snprintf(column->doubt, sizeof column->doubt,
+                 "its dates may be day/month or month/day; they are read as month/day (--dates=dmy or mdy sets it)");
+    }
+    return true;
+}
+
+static bool say_mixed(const struct survey_column *column, struct error *error)
+{
+    char offenders[OFFENDERS_TEXT];
+    find_offenders(column, offenders);
+    error_set(error, "%s", column->first_text);
+    const size_t used = strlen(error->text);
+    if (offenders[0] != '\0') {
+        snprintf(error->text + used, sizeof error->text - used, "; the commonest such texts: %s", offenders);
+    }
+    return false;
+}
+
+/* Texts among numbers: categories, or errors? */
+static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *again, struct error *error)
+{
+    const int64_t numbers = column->numbers.count, texts = column->texts;
+    const bool are_many = texts > 0 && TEXT_SHARE * texts >= numbers + texts && column->dates == DATES_AUTO;
+    const bool are_most = texts > numbers;
+    char offenders[OFFENDERS_TEXT];
+    const int64_t marks = column->use == USE_TARGET ? column->marks : 0;
+    if (texts + column->infinite + marks == 0 || (numbers == 0 && column->infinite == 0)) {
+        return true;
+    }
+    const int distinct = are_many ? find_offenders(column, offenders) : 0;
+    if (are_many && (are_most || column->use == USE_TARGET || column->has_too_many || distinct > FEW_OTHERS)) {
+        if (!are_most) {
+            log_warning("column %.64s: %lld of its values are numbers and %lld are not, such as %s; all are categories "
+                        "(--categorical=%.64s says so; --missing names texts that stand for a missing number; "
+                        "--ignore=%.64s leaves it out)",
+                        column->name, (long long)numbers, (long long)texts, offenders, column->name, column->name);
+        }
         column->is_category = *again = true;
+        column->notation = plain_notation;
         return true;
     }
     if (!skips_faults) {
-        return error_set(error, "%s", column->first_text);
+        return say_mixed(column, error);
     }
     column->is_number = *again = true;
     return true;
+}
+
+/* Some with a percent sign and some without may be of two units. */
+static bool check_units(const struct survey_column *column, struct error *error)
+{
+    return column->notation.unit[0] != '%' || column->with_unit == 0 || column->with_unit == column->numbers.count ||
+           error_set(
+               error,
+               "column %.64s: %lld of its numbers have a percent sign and %lld have none, so that 5%% may also be "
+               "written 0.05; write all in one way, or --ignore=%.64s",
+               column->name, (long long)column->with_unit, (long long)(column->numbers.count - column->with_unit),
+               column->name);
+}
+
+static bool decide(struct survey *survey, struct survey_column *column, bool skips_faults, bool *again,
+                   struct error *error)
+{
+    const int64_t numbers = column->numbers.count, texts = column->texts;
+    const bool is_settled = column->notation.unit[0] != '\0' || column->is_read_again || column->dates != DATES_AUTO;
+    if (column->is_category) {
+        return true;
+    }
+    if (!is_settled && column->use == USE_FEATURE && numbers == 0 && column->days > 0 && 2 * column->days >= texts) {
+        *again = true;
+        return take_dates(survey, column, error);
+    }
+    if (!is_settled && column->odd > 0 && 2 * (numbers + column->odd) >= numbers + texts) {
+        take_notation(survey, column);
+        column->is_read_again = *again = true;
+        return true;
+    }
+    return decide_mixed(column, skips_faults, again, error) && check_units(column, error);
+}
+
+/* Marks are missing numbers, or texts. */
+static void settle_marks(struct survey_column *column)
+{
+    if (column->use == USE_TARGET) {
+        return;
+    }
+    const bool is_number = !column->is_category && (column->texts == 0 || column->numbers.count > 0) &&
+                           (column->numbers.count > 0 || column->dates != DATES_AUTO);
+    column->missing += is_number ? column->marks : 0;
+    column->texts += is_number ? 0 : column->marks;
+    column->marks = 0;
+}
+
+/* Does the column count the rows? Each file begins anew. */
+static bool is_index(const struct survey *survey, const struct survey_column *column)
+{
+    if (!column->is_nameless || column->missing + column->texts + column->infinite > 0 || !column->is_integer ||
+        column->numbers.count == 0 || column->minimum < 0) {
+        return false;
+    }
+    for (int i = 0; i < column->values.count; i++) {
+        if (column->values.entries[i].count > survey->files) {
+            return false;
+        }
+    }
+    return !column->has_too_many || column->maximum < 2 * (double)survey->rows;
+}
+
+static void settle_column(struct survey_column *column)
+{
+    moments_settle(&column->numbers);
+    for (int i = 0; column->calendar && i < DATE_PARTS; i++) {
+        moments_settle(&column->calendar->parts[i]);
+    }
 }
 
 bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct error *error)
@@ -426,13 +782,18 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
     *again = false;
     for (int i = 0; i < survey->count; i++) {
         struct survey_column *column = &survey->columns[i];
-        moments_settle(&column->numbers);
-        if (column->use != USE_NOTHING && !decide_mixed(column, skips_faults, again, error)) {
+        settle_column(column);
+        if (column->use != USE_NOTHING && !decide(survey, column, skips_faults, again, error)) {
             return false;
         }
     }
     if (*again) {
         survey_forget(survey);
+        return true;
+    }
+    for (int i = 0; i < survey->count; i++) {
+        settle_marks(&survey->columns[i]);
+        survey->columns[i].is_index = is_index(survey, &survey->columns[i]);
     }
     return true;
 }

@@ -9,40 +9,69 @@
 #include "base/error.h"
 #include "worker/data/table/dictionary.h"
 #include "worker/data/table/moments.h"
+#include "worker/data/table/notation.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/sample.h"
+#include "worker/data/table/timestamp.h"
 
 /* What the config uses a column for. */
 enum survey_use { USE_FEATURE, USE_TARGET, USE_WEIGHT, USE_NOTHING };
 
+/* The parts of a column of dates. */
+struct survey_dates {
+    struct moments parts[DATE_PARTS];
+    double minimum[DATE_PARTS], maximum[DATE_PARTS];
+};
+
+enum { SURVEY_DOUBT = 256 };
+
+enum { SURVEY_EXAMPLES = 3, SURVEY_EXAMPLE = 24 };
+
 struct survey_column {
     char *name;
     enum survey_use use;
-    bool is_category;  /* by the config, or because a first pass found texts among numbers */
-    bool is_number;    /* because a first pass found few texts among numbers; these count as faults */
-    bool is_collected; /* its values are counted one by one */
-    bool is_summed;    /* together with its neighbours, in the current plain rows */
-    bool has_too_many; /* too many distinct values to count */
-    size_t bytes;      /* of its values, approximately */
-    uint64_t same;     /* of a feature: bit mask of the first 64 columns, for targets equal to it in every row so far */
+    bool is_category;   /* by the config, or because a first pass found texts among numbers */
+    bool is_number;     /* because a first pass found few texts among numbers; these count as faults */
+    bool is_nameless;   /* the first column, without a name */
+    bool is_index;      /* it counts the rows, as data frames write it */
+    bool is_read_again; /* by a notation that a first pass found */
+    /* How a first pass found its values to be written; plain, and DATES_AUTO, until then. */
+    struct notation notation;
+    enum table_dates dates;
+    char doubt[SURVEY_DOUBT]; /* what is not certain about that; "": nothing */
+    bool is_collected;        /* its values are counted one by one */
+    bool is_summed;           /* together with its neighbours, in the current plain rows */
+    bool has_too_many;        /* too many distinct values to count */
+    size_t bytes;             /* of its values, approximately */
+    uint64_t same; /* of a feature: bit mask of the first 64 columns, for targets equal to it in every row so far */
     int64_t missing, texts, infinite;
-    int64_t marks;   /* of a target: marks of missing values, such as NA, which are classes of a target of texts */
-    int64_t commas;  /* texts that are numbers with a decimal comma, such as 1,5 */
-    bool is_integer; /* all numbers are integers */
+    /* Of the texts: which are numbers in another notation, or dates in an order; and marks, which are no texts. */
+    int64_t odd, days, times, marks;
+    unsigned orders, all_orders; /* those of all dates, and of any */
+    struct notation_clues clues;
+    int64_t with_unit;             /* of the numbers */
+    struct survey_dates *calendar; /* NULL: no dates */
+    bool is_integer;               /* all numbers are integers */
     double minimum, maximum;
     struct moments numbers;
     struct dictionary values;
-    char first_text[512]; /* an error message with the place of the first text or infinity */
+    char examples[SURVEY_EXAMPLES][SURVEY_EXAMPLE]; /* the first different values, if all are counted for people */
+    struct dictionary others;                       /* texts among numbers, the first few */
+    char first_text[512];                           /* an error message with the place of the first text or infinity */
 };
 
 struct survey {
     struct survey_column *columns; /* [count] */
     int count;
     int64_t rows;
-    bool counts_all;      /* every column's values, for people to see */
-    enum loss_kind loss;  /* from the config; decides which targets may be classes */
-    struct sample sample; /* of all columns' numbers, if quantiles are needed */
-    size_t bytes;         /* of all columns' values, approximately */
+    int files;
+    char note[ROWS_NOTE]; /* of the first file with one (rows_note) */
+    char delimiter;
+    const struct config_data *data; /* borrowed */
+    bool counts_all;                /* every column's values, for people to see */
+    enum loss_kind loss;            /* from the config; decides which targets may be classes */
+    struct sample sample;           /* of all columns' numbers, if quantiles are needed */
+    size_t bytes;                   /* of all columns' values, approximately */
 };
 
 /* Takes the columns from the first file and their use from the config. */
@@ -50,6 +79,8 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
                   struct error *error);
 void survey_free(struct survey *survey); /* safe on zeros */
 
+/* Another file, with the same columns, follows. */
+void survey_next_file(struct survey *survey);
 /* All rows are to be added again: everything but the columns' kinds is reset. */
 void survey_forget(struct survey *survey);
 
@@ -77,6 +108,9 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
 
 /* False if the row has a fault, text among numbers or infinity; the error says where, and what to do. */
 bool survey_accepts(const struct survey *survey, const struct rows *rows, const struct row *row, struct error *error);
+
+/* A text that is different in nearly every row: a name, not a category. */
+bool survey_is_name(const struct survey_column *column, int64_t rows);
 
 /* True if data.target says that the model learns to reproduce its inputs. */
 bool survey_learns_inputs(const struct config_data *data);

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/log.h"
 
@@ -13,7 +14,6 @@ enum {
     MOST_CLASSES = 20,  /* more whole numbers are a quantity, such as a count */
     FEW_CLASSES = 3,    /* so few are classes, however few rows there are, */
     ROWS_PER_CLASS = 3, /* and others only if each has this many rows on average */
-    MOST_IDS = 1000,    /* more texts, each in hardly more than one row, are row names */
 };
 
 static const double WIDENED = 0.1; /* of the range of training, on either side */
@@ -38,13 +38,6 @@ static bool is_text(const struct survey_column *column)
 static bool is_flag(const struct survey_column *column)
 {
     return !is_text(column) && column->is_integer && column->minimum >= 0 && column->maximum <= 1;
-}
-
-/* A text that is different in nearly every row: a name, not a category. */
-static bool is_id(const struct survey_column *column, int64_t rows)
-{
-    return column->texts > 0 && !column->is_category &&
-           (column->has_too_many || (column->values.count > MOST_IDS && 2 * (int64_t)column->values.count > rows));
 }
 
 /* --- How it is scaled --- */
@@ -109,30 +102,75 @@ static void warn_of(const struct survey_column *column, const struct survey *sur
     }
 }
 
-/* As categories they would be the more useless the more there are. */
-static void warn_of_commas(const struct survey_column *column, const char *name)
+static void scale_part(struct schema_part *to, const struct survey_dates *dates, enum table_scaling scaling)
 {
-    if (column->commas > 0 && 2 * column->commas > column->texts) {
-        log_warning(
-            "%s: column %.64s seems to hold numbers with a decimal comma, which are texts here; write them with "
-            "a point (pandas.read_csv(..., decimal=\",\").to_csv())",
-            name, column->name);
+    const struct moments *moments = &dates->parts[to->part];
+    const double minimum = dates->minimum[to->part], maximum = dates->maximum[to->part];
+    to->fill = moments->mean;
+    to->center = scaling == SCALING_MINMAX ? minimum : scaling == SCALING_NONE ? 0 : moments->mean;
+    to->scale = scaling == SCALING_MINMAX ? maximum - minimum
+                : scaling == SCALING_NONE ? 1
+                                          : sqrt(moments->squares / (double)moments->count);
+    if (scaling == SCALING_NONE && to->part == DATE_SECONDS) {
+        to->center = minimum; /* seconds since 1970 are beyond the precision of an input */
+    }
+}
+
+/* The parts that vary. */
+static bool add_dates(struct schema *schema, const struct survey_column *column, const struct config_data *data,
+                      const char *name)
+{
+    struct schema_column made = {.part_count = 0};
+    for (int i = 0; i < DATE_PARTS; i++) {
+        if (column->calendar->maximum[i] > column->calendar->minimum[i]) {
+            struct schema_part *part = &made.parts[made.part_count++];
+            part->part = (enum date_part)i;
+            scale_part(part, column->calendar, data->scaling);
+        }
+    }
+    if (made.part_count == 0) {
+        log_warning("%s: column %.64s has only one date; it is left out", name, column->name);
+        return true;
+    }
+    struct schema_column *added = schema_add(schema, column->name, SCHEMA_FEATURE, SCHEMA_DATE);
+    if (!added) {
+        return false;
+    }
+    added->may_miss = column->missing > 0;
+    added->dates = column->dates;
+    added->part_count = made.part_count;
+    memcpy(added->parts, made.parts, sizeof added->parts);
+    return true;
+}
+
+static void warn_of_doubt(const struct survey_column *column, const char *name)
+{
+    if (column->doubt[0] != '\0') {
+        log_warning("%s: column %.64s: %s", name, column->name, column->doubt);
     }
 }
 
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
-    warn_of_commas(column, name);
+    warn_of_doubt(column, name);
+    if (column->is_index) {
+        log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)",
+                    name, column->name);
+        return true;
+    }
     if (column->missing == survey->rows) {
         log_warning("%s: column %.64s is empty; it is left out", name, column->name);
         return true;
     }
-    if (is_id(column, survey->rows)) {
+    if (survey_is_name(column, survey->rows)) {
         log_warning(
             "%s: column %.64s has a different text in nearly every row; it is left out (--categorical=%.64s keeps it)",
             name, column->name, column->name);
         return true;
+    }
+    if (column->dates != DATES_AUTO) {
+        return add_dates(schema, column, data, name);
     }
     const bool is_category = is_text(column);
     warn_of(column, survey, name);
@@ -147,6 +185,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
         column->values = (struct dictionary){.count = 0};
         return dictionary_settle(&added->categories, data->category_min);
     }
+    added->notation = column->notation;
     find_scale(added, column, data->scaling);
     if (schema->task != TASK_INPUTS) { /* whose error on numbers far away is what people look for */
         find_range(added, column);
@@ -157,7 +196,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
 static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
 {
     const bool has_classes = schema->task == TASK_CLASS;
-    warn_of_commas(column, name);
+    warn_of_doubt(column, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_TARGET, has_classes ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
     if (!added) {
@@ -168,6 +207,7 @@ static bool add_target(struct schema *schema, struct survey_column *column, cons
         column->values = (struct dictionary){.count = 0};
         return dictionary_settle(&added->categories, 1);
     }
+    added->notation = column->notation;
     if (schema->task == TASK_NUMBERS) {
         find_scale(added, column, SCALING_STANDARD);
     }
@@ -303,6 +343,15 @@ static bool choose_task(const struct survey *survey, const struct config *config
 
 /* --- The schema --- */
 
+static bool add_weight(struct schema *schema, const struct survey_column *column)
+{
+    struct schema_column *added = schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER);
+    if (added) {
+        added->notation = column->notation;
+    }
+    return added;
+}
+
 /* Adds the columns of one use. */
 static bool add_columns(struct schema *schema, struct survey *survey, enum survey_use use, const struct config *config,
                         const char *name)
@@ -313,7 +362,7 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
         if (column->use == use) {
             done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
                    : use == USE_TARGET ? add_target(schema, column, name)
-                                       : !!schema_add(schema, column->name, SCHEMA_WEIGHT, SCHEMA_NUMBER);
+                                       : add_weight(schema, column);
         }
         if (!done) {
             return false;
@@ -331,6 +380,7 @@ bool survey_schema(struct survey *survey, const struct config *config, const cha
         done = add_columns(schema, survey, USE_FEATURE, config, name) &&
                add_columns(schema, survey, USE_TARGET, config, name) &&
                add_columns(schema, survey, USE_WEIGHT, config, name);
+        done = done && schema_set_missing(schema, &config->data.missing);
         done = done || error_set(error, "%s: out of memory for its columns", name);
         done = done && (schema_finish(schema, error) || error_wrap(error, "%s", name));
     }

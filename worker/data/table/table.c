@@ -148,6 +148,7 @@ struct table_pass {
      */
     bool (*take_plain)(struct table_pass *pass, const struct rows *rows, const struct row *row, int *taken, bool *bad,
                        struct error *error);
+    void (*end)(struct table_pass *pass, const struct rows *rows); /* NULL, or after a file */
     const struct config *config;
     const char *folder; /* NULL: names are paths */
     const struct names *names;
@@ -170,7 +171,7 @@ static bool skip_row(struct table_pass *pass, struct error *error)
 /* The row, and those after it that are taken with it. */
 static bool take_rows(struct table_pass *pass, struct rows *rows, const struct row *row, bool *bad, struct error *error)
 {
-    if (!pass->take_plain || row->plain == 0) {
+    if (!pass->take_plain || row->plain == 0 || pass->config->data.missing.count > 0) {
         return pass->take(pass, rows, row, bad, error);
     }
     int taken = 1;
@@ -179,15 +180,45 @@ static bool take_rows(struct table_pass *pass, struct rows *rows, const struct r
     return done;
 }
 
+/* A spreadsheet's rows below the last one: fields, but nothing in them. */
+static bool is_blank(const struct row *row)
+{
+    for (int i = 0; row->fields && i < row->count; i++) {
+        size_t size = row->fields[i].size;
+        csv_trim(row->fields[i].text, &size);
+        if (size > 0) {
+            return false;
+        }
+    }
+    return row->fields && row->count > 1;
+}
+
+/* What was left out of a file, once it has been read. */
+static void tell_note(struct table_pass *pass, const struct rows *rows)
+{
+    (void)pass;
+    char note[ROWS_NOTE];
+    rows_note(rows, note);
+    if (note[0] != '\0') {
+        log_warning("%s: %s", rows_name(rows), note);
+    }
+}
+
 static bool read_rows(struct table_pass *pass, struct rows *rows, struct error *error)
 {
     for (;;) {
         struct row row;
         const enum csv_status status = rows_next(rows, &row, error);
+        if (status == CSV_END && pass->end) {
+            pass->end(pass, rows);
+        }
         if (status == CSV_END || status == CSV_FAILED) {
             return status == CSV_END;
         }
         bool bad = status == CSV_BAD;
+        if (!bad && is_blank(&row)) {
+            continue;
+        }
         if (!bad && !take_rows(pass, rows, &row, &bad, error) && !bad) {
             return false;
         }
@@ -245,12 +276,23 @@ static bool same_columns(const struct survey *survey, const struct rows *rows, s
 static bool begin_survey(struct table_pass *pass, const struct rows *rows, struct error *error)
 {
     struct survey_pass *self = (struct survey_pass *)pass;
+    if (self->has_begun && self->survey->rows > 0) {
+        survey_next_file(self->survey);
+    }
     if (self->has_begun) {
         return same_columns(self->survey, rows, error);
     }
     self->has_begun = true;
     return (!self->split || split_find_column(self->split, rows, pass->config, error)) &&
            survey_begin(self->survey, rows, pass->config, self->counts_all, error);
+}
+
+static void keep_note(struct table_pass *pass, const struct rows *rows)
+{
+    struct survey *survey = ((struct survey_pass *)pass)->survey;
+    if (survey->note[0] == '\0') {
+        rows_note(rows, survey->note);
+    }
 }
 
 static bool take_into_survey(struct table_pass *pass, const struct rows *rows, const struct row *row, bool *bad,
@@ -316,6 +358,7 @@ bool table_survey(struct survey *survey, int *files, enum dataset_part part, con
     struct survey_pass self = {.pass = {.begin = begin_survey,
                                         .take = take_into_survey,
                                         .take_plain = take_plain_into_survey,
+                                        .end = keep_note,
                                         .config = config,
                                         .folder = config->data.data_dir,
                                         .names = &names},
@@ -548,6 +591,7 @@ static struct table_pass pass_of_encoding(const struct config *config, const cha
     return (struct table_pass){.begin = begin_encoding,
                                .take = take_into_examples,
                                .take_plain = take_plain_into_examples,
+                               .end = tell_note,
                                .tells = true,
                                .config = config,
                                .folder = folder,

@@ -193,6 +193,26 @@ static void test_dialects(void **state)
     expect_rows("a,b\n,\n", "a|b\n|\n");
     expect_rows("", "");
     expect_rows("\n", "");
+    expect_rows("a,b\n1,2\n   \n\t\n", "a|b\n1|2\n");
+    expect_rows("a,b\n1,2,\n3,4, ,\n", "a|b\n1|2\n3|4\n");
+    expect_rows("a  b\n1\t 2\n \n  3 4  \n", "a|b\n1|2\n3|4\n");
+    expect_rows("a;b;c\n1,5;2,5;3,5\n4,5;5,5;6,5\n", "a|b|c\n1,5|2,5|3,5\n4,5|5,5|6,5\n");
+    expect_rows("a b\n\"x y\" 2\n", "a|b\nx y|2\n");
+}
+
+static void test_other_encodings_are_refused(void **state)
+{
+    (void)state;
+    struct csv_reader *reader;
+    struct error error;
+    expect_rows("a,b\n1,\xC3\xA9\n1,x\xE9y\n3,4\n",
+                "a|b\n1|\xC3\xA9\n!f:3:4: byte 0xe9 is not UTF-8, as text must be; if it is Latin-1: iconv -f latin1 "
+                "-t utf-8 FILE\n3|4\n");
+    assert_false(csv_open_bytes(&reader, "f",
+                                "\xFF\xFE"
+                                "a\0,\0",
+                                6, NULL, &error));
+    assert_string_equal(error.text, "f: is UTF-16, and text must be UTF-8: iconv -f utf-16 -t utf-8 FILE");
 }
 
 static void test_quotes(void **state)
@@ -219,7 +239,8 @@ static void test_bad_rows_are_named_and_left_behind(void **state)
         "!f:4:5: has 3 fields where the first row has 2; put a field with a delimiter in it into quotes\n7|8\n");
     static const char zero[] = "a,b\n1,\0\n3,4\n";
     char *text = read_all(zero, sizeof zero - 1);
-    assert_string_equal(text, "a|b\n!f:2:3: has a zero byte; is this a text file, in UTF-8?\n3|4\n");
+    assert_string_equal(text, "a|b\n!f:2:3: has a zero byte; is this a text file, in UTF-8? If it is UTF-16: "
+                              "iconv -f utf-16 -t utf-8 FILE\n3|4\n");
     free(text);
 }
 
@@ -286,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_digits_are_strtods),
         cmocka_unit_test(test_what_is_no_number),
         cmocka_unit_test(test_dialects),
+        cmocka_unit_test(test_other_encodings_are_refused),
         cmocka_unit_test(test_quotes),
         cmocka_unit_test(test_bad_rows_are_named_and_left_behind),
         cmocka_unit_test(test_a_line_without_end_is_refused),

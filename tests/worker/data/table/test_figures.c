@@ -238,7 +238,8 @@ static void numbers_that_are_too_far_apart(void **state)
     (void)state;
     static const char format[] =
         "{\"rows\":6,\"columns\":[{\"name\":\"number\",\"missing\":0,\"texts\":0,\"numbers\":6,"
-        "\"mean\":%s,\"squares\":%s,\"minimum\":-2,\"maximum\":2,\"values\":[],\"counts\":[]}]}";
+        "\"notation\":\"plain\",\"dates\":0,\"mean\":%s,\"squares\":%s,\"minimum\":-2,\"maximum\":2,\"values\":[],"
+        "\"counts\":[]}]}";
     static const char *const figures[][2] = {{"1.7e308", "0"}, {"-1e200", "1"}, {"0", "1e999"}, {"1e999", "0"}};
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++) {
         char text[512];

@@ -78,7 +78,7 @@ static void times_are_numbers_or_dates(void **state)
     static const char *const bad[] = {"",
                                       "soon",
                                       "2024-13-01",
-                                      "2024-1-01",
+                                      "2024-1-41",
                                       "2024-01-32",
                                       "2024-01-01T25",
                                       "01.02.24x",
@@ -86,12 +86,59 @@ static void times_are_numbers_or_dates(void **state)
                                       "2024-01-01Zx"};
     double time;
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        assert_true(timestamp_parse(good[i].text, strlen(good[i].text), &time));
+        assert_true(timestamp_parse(good[i].text, strlen(good[i].text), DATES_AUTO, &time));
         assert_true(time == good[i].time);
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        assert_false(timestamp_parse(bad[i], strlen(bad[i]), &time));
+        assert_false(timestamp_parse(bad[i], strlen(bad[i]), DATES_AUTO, &time));
     }
+}
+
+static void dates_have_orders_and_parts(void **state)
+{
+    (void)state;
+    double time;
+    static const struct {
+        const char *text;
+        unsigned orders;
+    } ordered[] = {{"2024-02-29", ORDER_ANY},
+                   {"2024/2/29", ORDER_ANY},
+                   {"29.2.2024", ORDER_DMY},
+                   {"3/4/2024", ORDER_DMY | ORDER_MDY},
+                   {"13/4/24", ORDER_DMY},
+                   {"4/13/2024 1:30 PM", ORDER_MDY},
+                   {"12 Mar 2024", ORDER_ANY},
+                   {"12-MAR-24", ORDER_ANY},
+                   {"March 12, 2024", ORDER_ANY},
+                   {"Tue, 12 Mar 2024 10:00:00 GMT", ORDER_ANY},
+                   {"12:30", ORDER_ANY},
+                   {"2024-05", ORDER_ANY},
+                   {"30/2/2024", 0},
+                   {"13/13/2024", 0},
+                   {"192.168.1.1", 0},
+                   {"555-1234", 0},
+                   {"1.2.3", 0},
+                   {"may", 0},
+                   {"12", 0},
+                   {"1/2", 0},
+                   {"12:61", 0}};
+    for (size_t i = 0; i < sizeof ordered / sizeof ordered[0]; i++) {
+        if (timestamp_orders(ordered[i].text, strlen(ordered[i].text)) != ordered[i].orders) {
+            fail_msg("%s", ordered[i].text);
+        }
+    }
+    assert_true(timestamp_read("3/4/24 12:05 AM", 15, DATES_DMY, &time));
+    assert_true(time == 1712102700);
+    assert_true(timestamp_read("24/4/3", 6, DATES_YMD, &time));
+    assert_true(time == 1712102400);
+    assert_true(timestamp_read("Apr 3, 2024", 11, DATES_DMY, &time));
+    assert_true(time == 1712102400);
+    double parts[DATE_PARTS];
+    timestamp_parts(1712147400, parts); /* Wednesday, 2024-04-03 12:30 */
+    assert_true(parts[DATE_YEAR] == 2024 && parts[DATE_MONTH] == 4 && parts[DATE_DAY] == 3);
+    assert_true(parts[DATE_WEEKDAY] == 2 && parts[DATE_HOUR] == 12.5 && parts[DATE_SECONDS] == 1712147400);
+    timestamp_parts(-1, parts);
+    assert_true(parts[DATE_YEAR] == 1969 && parts[DATE_MONTH] == 12 && parts[DATE_DAY] == 31);
 }
 
 int main(void)
@@ -100,6 +147,7 @@ int main(void)
         cmocka_unit_test(quantiles_of_all_that_fits),
         cmocka_unit_test(more_rows_than_fit_are_thinned_evenly),
         cmocka_unit_test(times_are_numbers_or_dates),
+        cmocka_unit_test(dates_have_orders_and_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
