@@ -378,7 +378,7 @@ def test_the_documented_requests_are_answered_as_documented(trainer, root, tmp_p
     (tmp_path / "new.csv").write_text("length,soil\n4.9,sand\n")
     Image.new("L", (28, 28)).save(tmp_path / "seven.png")
     text = (root / "docs/serving.md").read_text()
-    shown = re.findall(r"(?m)^    (curl .*)\n\n```(csv|json)\n((?:.*\n)+?)```", text)
+    shown = re.findall(r"(?m)^    (curl .*(?:\n    +.*)*)\n\n```(csv|json)\n((?:.*\n)+?)```", text)
     assert len(shown) == 4
     with Served(trainer, "model=run1", "digits=digits", cwd=tmp_path) as server:
         for command, kind, answer in shown:

@@ -226,7 +226,7 @@ static bool read_version(struct config *config, const char *config_path, struct 
         return false;
     }
     const uint64_t in_force = number > (uint64_t)config->fleet.version ? number : (uint64_t)config->fleet.version;
-    if (!versions_check_floor(config_path, in_force, error)) {
+    if (!versions_check_start(config_path, there && number == in_force, in_force, error)) {
         return false;
     }
     if (!there || (int64_t)number <= config->fleet.version) {

@@ -187,11 +187,16 @@ bool versions_floor(const char *config_path, uint64_t *floor, struct error *erro
     return true;
 }
 
-bool versions_set_floor(const char *config_path, uint64_t floor, struct error *error)
+static bool write_number(const char *config_path, const char *name, uint64_t number, struct error *error)
 {
     char path[VERSIONS_PATH], text[32];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)floor);
-    return versions_path(config_path, "floor", path, error) && checked_line_write(path, text, error);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)number);
+    return versions_path(config_path, name, path, error) && checked_line_write(path, text, error);
+}
+
+bool versions_set_floor(const char *config_path, uint64_t floor, struct error *error)
+{
+    return write_number(config_path, "floor", floor, error);
 }
 
 bool versions_lower_floor(const char *config_path, uint64_t version, struct error *error)
@@ -213,6 +218,20 @@ bool versions_check_floor(const char *config_path, uint64_t number, struct error
 }
 
 /* --- Damage --- */
+
+/* Is this the version that this machine went back to, since its files of a later one were damaged? */
+static bool is_healed(const char *config_path, uint64_t number)
+{
+    char path[VERSIONS_PATH], line[CHECKED_LINE];
+    struct error ignored;
+    return versions_path(config_path, "healed", path, &ignored) && file_exists(path) && trust_file(path, &ignored) &&
+           checked_line_read(path, line, &ignored) && strtoull(line, NULL, 10) == number;
+}
+
+bool versions_check_start(const char *config_path, bool there, uint64_t number, struct error *error)
+{
+    return versions_check_floor(config_path, number, error) || is_healed(config_path, there ? number : 0);
+}
 
 /* As versions_verify, and the record of the program that the version runs in (base/process/program.h). */
 static bool is_whole(const struct versions *versions, uint64_t number, struct error *error)
@@ -281,7 +300,7 @@ bool versions_step_back(const char *config_path, uint64_t number, uint64_t faile
         return false;
     }
     *lower = newest_whole(&versions, number, failed);
-    if (!versions_lower_floor(config_path, *lower, error)) {
+    if (!write_number(config_path, "healed", *lower, error)) {
         return false;
     }
     if (*lower > 0) {
@@ -303,7 +322,8 @@ void versions_heal(const char *config_path, uint64_t failed)
         return;
     }
     const bool is_known = versions_current(config_path, &there, &number, &damage);
-    if (is_known && (is_whole(&versions, number, &damage) || versions_lead(config_path))) {
+    if (is_known && (is_whole(&versions, number, &damage) || versions_lead(config_path) ||
+                     !versions_check_floor(config_path, number, &damage))) {
         return;
     }
     if (is_known) {

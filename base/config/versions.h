@@ -75,6 +75,12 @@ bool versions_lower_floor(const char *config_path, uint64_t version, struct erro
 bool versions_check_floor(const char *config_path, uint64_t number, struct error *error);
 
 /*
+ * The same at the start, for the version in force, of `current` (there) or of the file. The one that versions_step_back
+ * went to may be below the floor: CONFIG.d/healed names it, until the fleet brings a later one.
+ */
+bool versions_check_start(const char *config_path, bool there, uint64_t number, struct error *error);
+
+/*
  * For a member, before it reads its config: if `current`, or a file of the version that it names, is damaged, they are
  * set aside and the newest other version that is whole comes into force, or the file alone. The fleet then brings what
  * it is at; so nothing is done where ps 0 is, except for `current`. failed: a version that must not come into force; 0:

@@ -154,8 +154,8 @@ void program_launch(const char *config_path, program_vouches *vouches)
     bool there, again = !restart_was_executed();
     while (again) {
         again = versions_current(config_path, &there, &version, &ignored) && there && version != before &&
-                version > read_file_version(config_path) && versions_check_floor(config_path, version, &ignored) &&
-                launch(config_path, version, vouches);
+                version > read_file_version(config_path) &&
+                versions_check_start(config_path, true, version, &ignored) && launch(config_path, version, vouches);
         before = version;
     }
 }
