@@ -22,8 +22,8 @@ void *memory_aligned(size_t bytes);
 void *memory_zeroed(size_t count, size_t size);
 
 /*
- * Memory without which this process cannot go on: what it needs to start, or for a command, in sizes that its config and
- * its code choose. These never return NULL; without memory they log "out of memory: 12.3 MiB for WHAT" and end the
+ * Memory without which this process cannot go on: what it needs to start, or for a command, in sizes that its config
+ * and its code choose. These never return NULL; without memory they log "out of memory: 12.3 MiB for WHAT" and end the
  * process with status 1, whichever thread calls. what: completes that sentence; add what to do where there is something
  * ("activations: choose a smaller --batch_size"). free() frees.
  *

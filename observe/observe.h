@@ -34,7 +34,7 @@ static inline bool observe_is_on(void)
 
 /* --- Reports by a role --- */
 
-/* Takes over the command line and settings as JSON, malloc'd and with a zero byte at its end: what /api/about answers. */
+/* Takes over the command line and settings as JSON for /api/about, malloc'd and with a zero byte at its end. */
 void observe_about(char *json);
 
 /* Sets the source of pictures and columns; what it points to must live as long as the process. */

@@ -146,7 +146,8 @@ static void add(float *restrict sum, const float *restrict gradient, float weigh
 
 /*
  * The mean of one block's gradients, in the first worker's stage: no other memory is needed, and that stage is not used
- * after its step. A gradient is divided before it is added, as for micro-batches (ps/store/store.h); the other order gives other bits.
+ * after its step. A gradient is divided before it is added, as for micro-batches (ps/store/store.h); the other order
+ * gives other bits.
  */
 static void sum_block(struct shard *shard, const struct aggregate *aggregate, size_t i)
 {

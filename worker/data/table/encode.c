@@ -52,7 +52,8 @@ static bool classes_are_numbers(const struct schema *schema)
         const struct row row = {.fields = &field, .count = 1};
         double number;
         const char *shortest = row_class(&row, 0, buffer, &size);
-        are = row_plain_number(&row, 0, &number) == NUMBER_FINITE && size == field.size && memcmp(shortest, text, size) == 0;
+        are = row_plain_number(&row, 0, &number) == NUMBER_FINITE && size == field.size &&
+              memcmp(shortest, text, size) == 0;
     }
     return are;
 }
