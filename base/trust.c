@@ -24,7 +24,6 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "base/memory.h"
 
 enum {
     MOST_FOLDERS = 32,
@@ -404,7 +403,10 @@ static bool check(const char *path, enum trust_kind kind, struct error *error)
     if (exempt.is_everything) {
         return true;
     }
-    struct path_walk *walk = must_zero(1, sizeof *walk, "the check of a path");
+    struct path_walk *walk = calloc(1, sizeof *walk);
+    if (!walk) {
+        return error_set(error, "%s: out of memory while checking whose it is", path);
+    }
     bool done = false;
     walk->asked = path;
     walk->kind = kind;

@@ -199,12 +199,13 @@ static bool members_would_wait(const struct rollout *rollout, const struct rollo
         for (int i = 0; i < rollout->count; i++) {
             const struct rollout_member *member = &rollout->members[i];
             const bool may_come = !is_off(member, now_s) && !is_behind(member, plan->fallback);
-            const bool is_listed = member->who.index < demands[k]->listed;
-            if (!may_come && is_listed) {
+            if (!may_come && member->who.index < demands[k]->listed) {
                 there--;
                 first = first ? first : member;
             }
-            there += may_come && !is_listed && member->who.role == MEMBER_WORKER;
+            /* Elastic ones count once they are there. */
+            there += member->who.role == MEMBER_WORKER && member->who.index >= demands[k]->listed &&
+                     rollout_is_here(member, now_s) && member->version == plan->fallback;
         }
         if (first && there < demands[k]->least) {
             snprintf(

@@ -220,7 +220,7 @@ static void digest_of_the_defaults(void **state)
     (void)state;
     struct config config;
     char digest[CONFIG_DIGEST_HEX + 1];
-    static const char known[] = "ba269e42275994539942ae68dc7b1d0ae6b690f1c464c944763076ef511eb051";
+    static const char known[] = "e7d0fe6cedae2e745b4eb3b84c900ff1fb7826bbed2568eef183863e2c6f9164";
     config_defaults(&config);
     config_digest(&config, digest);
     assert_string_equal(digest, known);

@@ -205,7 +205,7 @@ static void test_what_a_ps_says_of_workers(void **state)
     struct serving_session *guest = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
     come(0);
     struct serving_session *worker = come(1);
-    restore(1, 0);
+    restore(1, 3);
     const struct message_heartbeat beat = {.state = STATE_TRAINING,
                                            .global_step = 3,
                                            .local_step = 7,
@@ -250,7 +250,7 @@ static void test_what_a_ps_says_of_workers(void **state)
     assert_int_equal(status.state, STATE_ABSENT);
     assert_int_equal(status.silent_ms, UINT32_MAX);
     serving.now_s += 1;
-    assert_int_equal(push(worker, 1, 0), PUSH_APPLIED);
+    assert_int_equal(push(worker, 1, 3), PUSH_APPLIED);
     status = member_of(guest, 2);
     assert_int_equal(status.silent_ms, 0);
     assert_int_equal(status.local_step, 7); /* its own count is higher */

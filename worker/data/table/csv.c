@@ -572,7 +572,8 @@ static int count_fields(const struct csv_reader *reader, char delimiter, int cou
         if (is_end) {
             const bool is_empty = at == start || (at == start + 1 && *start == '\r');
             if (*start != '#' && !is_empty) {
-                counts[lines++] = count + (delimiter != BLANKS);
+                counts[lines] = count + (delimiter != BLANKS);
+                lines += counts[lines] > 0; /* a line of blanks is none */
             }
             start = at + 1;
             count = 0;

@@ -328,5 +328,8 @@ enum figures_result figures_merge(struct survey *survey, const char *text, struc
     done = done && add_columns(&merge, json_member(root, "columns"), error);
     survey->rows += done ? merge.rows : 0;
     free(merge.scratch);
+    if (merge.is_short) {
+        error_set(error, "out of memory for another worker's figures");
+    }
     return done ? FIGURES_MERGED : merge.is_short ? FIGURES_NO_MEMORY : FIGURES_REFUSED;
 }

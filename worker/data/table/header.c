@@ -51,17 +51,21 @@ const char *header_name(const struct csv_field *field, size_t *size)
     return csv_trim(text, size);
 }
 
-static void find_shapes(struct shapes *shapes, struct csv_reader *csv)
+/* A bad row ends it, and is reported when it is read. False if the file can't be read. */
+static bool find_shapes(struct shapes *shapes, struct csv_reader *csv, struct error *error)
 {
     struct csv_row row;
-    struct error ignored;
+    enum csv_status status = CSV_ROW;
     int most = 0;
     *shapes = (struct shapes){.csv = csv};
     csv_rewind(csv);
-    for (; shapes->count < MOST_ROWS && csv_look(csv, &row, &ignored) == CSV_ROW; shapes->count++) {
+    while (shapes->count < MOST_ROWS && (status = csv_look(csv, &row, error)) == CSV_ROW) {
         shapes->fields[shapes->count] = row.count;
         shapes->lines[shapes->count] = row.line;
-        shapes->is_comment[shapes->count] = row.raw_size > 0 && row.raw[0] == '#';
+        shapes->is_comment[shapes->count++] = row.raw_size > 0 && row.raw[0] == '#';
+    }
+    if (status == CSV_FAILED) {
+        return false;
     }
     while (shapes->first < shapes->count && shapes->is_comment[shapes->first]) {
         shapes->first++;
@@ -80,6 +84,7 @@ static void find_shapes(struct shapes *shapes, struct csv_reader *csv)
             shapes->usual = shapes->fields[i];
         }
     }
+    return true;
 }
 
 /* --- by name --- */
@@ -381,7 +386,9 @@ bool header_find(struct csv_header *header, struct csv_reader *csv, const struct
     struct shapes shapes;
     int columns = 1;
     *header = (struct csv_header){.at = -1};
-    find_shapes(&shapes, csv);
+    if (!find_shapes(&shapes, csv, error)) {
+        return false;
+    }
     for (int i = 0; i < shapes.count; i++) {
         columns = shapes.fields[i] > columns ? shapes.fields[i] : columns;
     }

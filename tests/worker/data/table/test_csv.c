@@ -195,7 +195,7 @@ static void test_dialects(void **state)
     expect_rows("\n", "");
     expect_rows("a,b\n1,2\n   \n\t\n", "a|b\n1|2\n");
     expect_rows("a,b\n1,2,\n3,4, ,\n", "a|b\n1|2\n3|4\n");
-    expect_rows("a  b\n1\t 2\n \n  3 4  \n", "a|b\n1|2\n3|4\n");
+    expect_rows("a  b\n1   2\n \n  3 4  \n", "a|b\n1|2\n3|4\n");
     expect_rows("a;b;c\n1,5;2,5;3,5\n4,5;5,5;6,5\n", "a|b|c\n1,5|2,5|3,5\n4,5|5,5|6,5\n");
     expect_rows("a b\n\"x y\" 2\n", "a|b\nx y|2\n");
 }

@@ -305,7 +305,7 @@ static inline int run(const char *what, int flags, const char *healthy_s, const 
                                       .operands = operands,
                                       .operand_count = what ? 1 : 0,
                                       .values = {flags & DRY ? "true" : NULL, flags & YES ? "true" : NULL, key_flag,
-                                                 flags & MAY_LOSE ? "true" : NULL, healthy_s, program}};
+                                                 flags & MAY_LOSE ? "true" : NULL, healthy_s, NULL, program}};
     if (typed) {
         read_what_is_typed();
     } else {
