@@ -100,7 +100,7 @@ def bash(trainer, tmp_path):
     ("trainer --optimizer=mo", "trainer --optimizer=momentum "),
     ("trainer train --optimizer mo", "trainer train --optimizer momentum "),
     ("trainer --noissy", "trainer --noissync "),
-    ("trainer predict --checkp", "trainer predict --checkpoint="),
+    ("trainer predict --checkpoint_k", "trainer predict --checkpoint_key="),
     ("trainer --train_dir=my_", "trainer --train_dir=my_run/"),
     ("trainer eval my_", "trainer eval my_run/"),
 ])
