@@ -58,7 +58,8 @@ void proto_raw(struct proto *proto, const void *bytes, size_t size)
 static void put_varint(struct proto *proto, uint64_t value)
 {
     uint8_t bytes[MAX_VARINT];
-    proto_raw(proto, bytes, encode_varint(bytes, value));
+    const size_t size = encode_varint(bytes, value);
+    proto_raw(proto, bytes, size);
 }
 
 static void put_key(struct proto *proto, int field, enum proto_wire wire)

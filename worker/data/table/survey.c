@@ -333,7 +333,7 @@ static bool count_value(struct survey *survey, struct survey_column *column, con
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
     const bool is_class = column->use == USE_TARGET && !column->is_category;
-    const char *text = (is_class ? row_class : row_text)(row, index, buffer, &size);
+    const char *text = is_class ? row_class(row, index, buffer, &size) : row_text(row, index, buffer, &size);
     return survey_count(survey, column, text, size, 1);
 }
 
