@@ -57,10 +57,11 @@ static char *copy_name(const struct csv_field *field, int column)
     return size > 0 ? strndup(text, size) : strdup(number);
 }
 
-static bool say_twice(const struct rows *rows, const struct csv_row *header, int column, struct error *error)
+static bool say_twice(const struct rows *rows, uint64_t line, const struct csv_field *field, const char *name,
+                      struct error *error)
 {
     return error_set(error, "%s:%llu:%u: has two columns called %.64s; rename one", rows_name(rows),
-                     (unsigned long long)header->line, header->fields[column].column, rows->names[column]);
+                     (unsigned long long)line, field->column, name);
 }
 
 /* header: the row of names; NULL: there is none. */
@@ -79,8 +80,8 @@ static bool name_columns(struct rows *rows, const struct csv_row *header, struct
             return error_set(error, "%s: out of memory while reading it", rows_name(rows));
         }
         for (int j = 0; j < i && rows->columns <= 4096; j++) {
-            if (header && strcmp(rows->names[i], rows->names[j]) == 0) {
-                return say_twice(rows, header, i - first + skipped, error);
+            if (field && strcmp(rows->names[i], rows->names[j]) == 0) {
+                return say_twice(rows, header->line, field, rows->names[i], error);
             }
         }
     }

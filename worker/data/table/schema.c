@@ -478,7 +478,10 @@ bool schema_parse(struct schema *schema, const char *text, struct error *error)
     struct json_place place;
     double version = SCHEMA_VERSION;
     *schema = (struct schema){.count = 0};
-    bool done = reader.scratch && json_check_bytes(text, text_size, &place, error);
+    if (!reader.scratch) {
+        return error_set(error, "out of memory for the preprocessing in it");
+    }
+    bool done = json_check_bytes(text, text_size, &place, error);
     const struct json_value root = done ? json_whole(text, text_size) : (struct json_value){.kind = JSON_NONE};
     const struct json_value item = json_member(root, "version");
     const bool is_other = get_double(root, "version", &version) && version != SCHEMA_VERSION;

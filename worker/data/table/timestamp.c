@@ -369,9 +369,10 @@ void timestamp_parts(double time, double parts[DATE_PARTS])
     const int64_t years = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
     const int64_t of_year = of_era - (365 * years + years / 4 - years / 100), from_march = (5 * of_year + 2) / 153;
     const int64_t month = from_march < 10 ? from_march + 3 : from_march - 9;
+    const int64_t day = of_year - (153 * from_march + 2) / 5 + 1;
     parts[DATE_YEAR] = (double)(years + era * 400 + (month <= 2));
     parts[DATE_MONTH] = (double)month;
-    parts[DATE_DAY] = (double)(of_year - (153 * from_march + 2) / 5 + 1);
+    parts[DATE_DAY] = (double)day;
     parts[DATE_WEEKDAY] = (double)((((days - 719468) % 7) + 10) % 7); /* 1970-01-01 was a Thursday */
     parts[DATE_HOUR] = (time - whole * DAY_S) / 3600;
     parts[DATE_SECONDS] = time;

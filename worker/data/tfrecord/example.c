@@ -557,7 +557,7 @@ static bool add_names(const uint8_t *record, size_t size, struct error *error)
 {
     struct proto_reader example = proto_read(record, size);
     struct proto_field field, entry, key, value;
-    struct error before = *error;
+    struct error before;
     int named = 0;
     while (proto_next(&example, &field)) {
         struct proto_reader map = proto_read(field.bytes, field.wire == PROTO_BYTES ? field.size : 0);
