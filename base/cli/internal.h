@@ -3,6 +3,7 @@
 #define BASE_CLI_INTERNAL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Files that the program reads and writes; names of files within a folder are indented. Ends with a name of NULL. */
 struct help_file {
