@@ -78,7 +78,7 @@ struct job_worker {
     bool cut_off;      /* it reports that it can't reach every ps: no push of it can count until it can */
     double cut_off_s;  /* since when */
     bool left;         /* cleanly, by its own request */
-    bool ready;        /* has asked for the model: its data are loaded */
+    bool ready;        /* has asked for the model, or pushed: its data are loaded */
     bool idle;         /* owes a gradient for too long: not waited for until its next push */
     double worked_s;   /* when it became ready, sent something of a push, or got the answer to one */
     double turn_s;     /* when it could begin to compute: it became ready, pulled, or got the answer to a push */
@@ -230,7 +230,7 @@ void job_touch(struct job *job, int worker, uint64_t incarnation, double now_s);
 void job_heartbeat(struct job *job, int worker, uint64_t incarnation, const struct message_heartbeat *heartbeat,
                    double now_s);
 
-/* It asks for the model: from now on it is waited for. */
+/* It asks for the model, or its first request is a push: its data are loaded, and from now on it is waited for. */
 void job_note_ready(struct job *job, int worker, uint64_t incarnation, double now_s);
 
 /* True if this is the worker's current incarnation, not a replaced one. */

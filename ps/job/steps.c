@@ -308,6 +308,7 @@ void job_push(struct job *job, int index, uint64_t incarnation, const struct job
     struct job_worker *worker = &job->workers[index];
     memset(verdict, 0, sizeof *verdict);
     job_touch(job, index, incarnation, now_s);
+    job_note_ready(job, index, incarnation, now_s);
     if (!check_training(job, index, incarnation, push->generation, now_s, verdict)) {
         return;
     }
@@ -512,6 +513,7 @@ void job_stage(struct job *job, int index, uint64_t incarnation, const struct jo
     memset(verdict, 0, sizeof *verdict);
     *receive = false;
     job_touch(job, index, incarnation, now_s);
+    job_note_ready(job, index, incarnation, now_s);
     /* Nothing is received after the step is decided: the shard may be adding that very stage. */
     if (check_push(job, index, incarnation, push, now_s, verdict) && !job_is_past_end(job)) {
         job_note_work(job, index, false, now_s);

@@ -76,6 +76,23 @@ static void who_joined_counts_once_its_data_are_loaded(void **state)
     end(&scene);
 }
 
+static void who_pushes_has_its_data(void **state)
+{
+    struct scene scene;
+    char message[JOB_MESSAGE];
+    (void)state;
+    begin(&scene, 1, 1, 0, 1);
+    scene.jobs[0].started = false;
+    scene.jobs[0].config.cluster.min_workers = 2;
+    join_only(&scene, 1, 2);
+    scene.now_s += 1000; /* how long its first gradient took is not known */
+    assert_false(job_ready(&scene.jobs[0], scene.now_s, message));
+    assert_true(offer(&scene, 1, 0));
+    assert_true(job_ready(&scene.jobs[0], scene.now_s, message));
+    assert_true(scene.jobs[0].workers[1].took_s < 1);
+    end(&scene);
+}
+
 static void signs_of_life_alone_hold_nothing_for_ever(void **state)
 {
     struct scene scene;
@@ -203,6 +220,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_has_only_joined_is_not_waited_for),
         cmocka_unit_test(who_joined_counts_once_its_data_are_loaded),
+        cmocka_unit_test(who_pushes_has_its_data),
         cmocka_unit_test(signs_of_life_alone_hold_nothing_for_ever),
         cmocka_unit_test(a_slow_worker_is_given_its_time),
         cmocka_unit_test(the_chief_is_waited_for_as_long_as_it_lives),
