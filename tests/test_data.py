@@ -86,7 +86,8 @@ def test_info_tells_what_is_in_the_files(run, tmp_path, packed, size, classes, l
         assert told[part]["source"] == "idx"
         assert told[part]["images"] == len(images)
         assert told[part]["height"] == size[0]
-        assert told[part]["width"] == int(np.prod(size[1:]))
+        assert told[part]["width"] == size[1]
+        assert told[part]["channels"] == (size[2] if len(size) > 2 else 1)  # [..., 3]: pictures in colour
         assert told[part]["classes"] == int(labels.max()) + 1
         assert told[part]["images_per_class"] == np.bincount(labels).tolist()
         assert told[part]["zeros"] == pytest.approx((images == 0).mean(), abs=1e-12)

@@ -200,6 +200,16 @@ def test_whatever_columns_are_called(trainer, tmp_path, names):
         assert "not used by any node" not in done.stderr.replace("It is no longer used", ""), done.stderr
 
 
+def test_a_column_that_is_called_as_a_part_of_a_date(trainer, tmp_path):
+    columns, signal, random = table(5)
+    months = random.integers(1, 13, size=len(signal)).tolist()
+    write(tmp_path / "d/train.csv", {"when": [f"2024-{month:02}-01" for month in months], "when.month": columns["size"],
+                                     "y": ["no" if s > 1 else "yes" for s in signal]})
+    train(trainer, *QUICK[:-2], "--target=y", "--epochs=1", "--train_dir=run", cwd=tmp_path)
+    names = [each.name for each in session_of(trainer, tmp_path).get_inputs()]
+    assert {"when.month", "when.month_"} < set(names) and len(set(names)) == len(names)
+
+
 # --- explain ---
 
 

@@ -73,7 +73,10 @@ def test_what_a_record_lacks_is_missing_and_what_is_wrong_is_named(trainer, iris
     records[7] = example(b=iris[0][7, 1:], y=int(iris[1][7]))
     write(tmp_path / "set", "train.tfrecord", records)
     told = run(trainer, "data", "info", "--data_dir=set", "--target=y", cwd=tmp_path)
-    columns = {line.split()[0]: line.split() for line in told.stdout.splitlines() if line.strip()}
+    table = told.stdout.split("most frequent\n")[1]  # then what each column becomes, with examples of it
+    columns = {}
+    for line in table.splitlines():
+        columns.setdefault(line.split()[0], line.split())
     assert columns["a"][3] == "1" and {"a", "b.0", "b.1", "b.2", "text", "y"} < columns.keys()
 
     records[9] = record(9, b=iris[0][9])

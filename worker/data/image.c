@@ -149,19 +149,41 @@ static struct colour bmp_colour(const struct bmp *bmp, const uint8_t *row, size_
     return (struct colour){pixel[2], pixel[1], pixel[0], 255};
 }
 
+static uint64_t bmp_row_bytes(const struct bmp *bmp)
+{
+    return (bmp->width * bmp->bits + 31) / 32 * 4;
+}
+
+/* Whether the bytes end before the pixels do; its size has been checked. */
+static bool bmp_lacks_pixels(const struct bmp *bmp, size_t size)
+{
+    return bmp->pixels_at > size || bmp_row_bytes(bmp) * bmp->height > size - bmp->pixels_at;
+}
+
+static bool bmp_is_cut(const uint8_t *bytes, size_t size)
+{
+    struct bmp bmp = {0};
+    struct error error;
+    return bmp_read_header(&bmp, bytes, size, &error) && check_size(bmp.width, bmp.height, &error) &&
+           bmp_lacks_pixels(&bmp, size);
+}
+
 static bool bmp_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
 {
     struct bmp bmp = {0};
     if (!bmp_read_header(&bmp, bytes, size, error)) {
         return false;
     }
+    if (!check_size(bmp.width, bmp.height, error)) {
+        return false;
+    }
+    if (bmp_lacks_pixels(&bmp, size)) {
+        return error_set(error, "is a BMP that ends within its pixels");
+    }
     if (!image_create(image, bmp.width, bmp.height, error)) {
         return false;
     }
-    uint64_t row_bytes = (bmp.width * bmp.bits + 31) / 32 * 4;
-    if (bmp.pixels_at > size || row_bytes * bmp.height > size - bmp.pixels_at) {
-        return error_set(error, "is a BMP that ends within its pixels");
-    }
+    const uint64_t row_bytes = bmp_row_bytes(&bmp);
     for (size_t y = 0; y < bmp.height; y++) {
         size_t from = bmp.top_down ? y : (size_t)bmp.height - 1 - y;
         const uint8_t *row = bytes + bmp.pixels_at + from * row_bytes;
@@ -331,6 +353,20 @@ static bool pnm_examine(struct image_head *head, const uint8_t *bytes, size_t si
     return true;
 }
 
+/* Each pixel takes at least a bit in P4, and a byte in other formats. */
+static bool pnm_lacks_pixels(const struct pnm_head *head, size_t size)
+{
+    return (uint64_t)head->width * head->height / 8 > size;
+}
+
+static bool pnm_is_cut(const uint8_t *bytes, size_t size)
+{
+    struct pnm_reader reader = {bytes, size, 2};
+    struct pnm_head head;
+    struct error error;
+    return pnm_read_head(&reader, &head, &error) && pnm_lacks_pixels(&head, size);
+}
+
 static bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, struct error *error)
 {
     struct pnm_reader reader = {bytes, size, 2};
@@ -338,9 +374,7 @@ static bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, s
     if (!pnm_read_head(&reader, &head, error)) {
         return false;
     }
-    /* Each pixel takes at least a bit in P4, and a byte in other formats. */
-    uint64_t pixels = (uint64_t)head.width * head.height;
-    if (pixels / 8 > size) {
+    if (pnm_lacks_pixels(&head, size)) {
         return error_set(error, "is a PNM of %ux%u pixels with only %zu bytes", head.width, head.height, size);
     }
     if (!image_create(image, head.width, head.height, error)) {
@@ -1019,6 +1053,12 @@ bool image_examine(struct image_head *head, const uint8_t *bytes, size_t size, b
     return format && format->examine(head, bytes, size, more, error);
 }
 
+/* Whether decoding fails before it takes memory, because the bytes are too few for pixels that are not compressed. */
+static bool image_is_cut(const uint8_t *bytes, size_t size)
+{
+    return (pnm_is(bytes, size) && pnm_is_cut(bytes, size)) || (bmp_is(bytes, size) && bmp_is_cut(bytes, size));
+}
+
 size_t image_memory(const uint8_t *bytes, size_t size)
 {
     enum { ROWS = 6 * IMAGE_MAX_SIDE * 8 /* libspng's, and ours */, CONTEXT = 256 << 10 };
@@ -1026,7 +1066,7 @@ size_t image_memory(const uint8_t *bytes, size_t size)
     struct jpeg_head jpeg;
     struct error error;
     bool more;
-    if (!image_examine(&head, bytes, size, &more, &error)) {
+    if (!image_examine(&head, bytes, size, &more, &error) || image_is_cut(bytes, size)) {
         return 0;
     }
     const size_t pixels = (size_t)head.width * (size_t)head.height * IMAGE_RGB;

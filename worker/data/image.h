@@ -52,7 +52,10 @@ bool image_is_known(const uint8_t *bytes, size_t size);
  */
 bool image_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error);
 
-/* Upper bound of what decoding takes, by the size that the bytes state; 0: they are no image, or one too large. */
+/*
+ * Upper bound of what decoding takes, by the size that the bytes state; 0: it fails at once, as they are no image, one
+ * too large, or of too few bytes.
+ */
 size_t image_memory(const uint8_t *bytes, size_t size);
 
 /* channels: those wanted, 1 or IMAGE_RGB. Errors do not name the file; the caller adds that. */

@@ -48,13 +48,14 @@ enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9 };
 /* A graph being written. */
 struct graph {
     struct proto *proto;
-    const struct schema *schema; /* of a table; NULL: pictures */
+    char **inputs; /* of a table, what its inputs are called: the columns' names, and those of dates' parts */
+    int input_count;
 };
 
-static bool is_column_name(const struct schema *schema, const char *name)
+static bool is_input_name(const struct graph *graph, const char *name)
 {
-    for (int i = 0; schema && i < schema->count; i++) {
-        if (schema->columns[i].role == SCHEMA_FEATURE && strcmp(schema->columns[i].name, name) == 0) {
+    for (int i = 0; i < graph->input_count; i++) {
+        if (graph->inputs[i] && strcmp(graph->inputs[i], name) == 0) {
             return true;
         }
     }
@@ -62,17 +63,17 @@ static bool is_column_name(const struct schema *schema, const char *name)
 }
 
 /*
- * The name of a value. Columns keep theirs, passed as the schema's own pointer; another value that is called as a
- * column gets an underscore more.
+ * The name of a value. Inputs keep theirs, passed as the graph's own pointer; another value that is called as an input
+ * gets an underscore more.
  */
 static void put_name(struct graph *graph, int field, const char *name)
 {
     char other[128]; /* the graph's own names are short */
-    bool is_column = false;
-    for (int i = 0; graph->schema && i < graph->schema->count; i++) {
-        is_column = is_column || graph->schema->columns[i].name == name;
+    bool is_input = false;
+    for (int i = 0; i < graph->input_count; i++) {
+        is_input = is_input || graph->inputs[i] == name;
     }
-    if (is_column || !is_column_name(graph->schema, name)) {
+    if (is_input || !is_input_name(graph, name)) {
         proto_text(graph->proto, field, name);
         return;
     }
@@ -80,7 +81,7 @@ static void put_name(struct graph *graph, int field, const char *name)
     do {
         other[size++] = '_';
         other[size] = '\0';
-    } while (size + 2 < sizeof other && is_column_name(graph->schema, other));
+    } while (size + 2 < sizeof other && is_input_name(graph, other));
     proto_text(graph->proto, field, other);
 }
 
@@ -291,6 +292,58 @@ static void put_integer(struct graph *graph, const char *name, int64_t value)
     onnx_integers(graph, name, &value, 1);
 }
 
+/* --- names of the inputs --- */
+
+static char *copy_name(const char *name)
+{
+    const size_t size = strlen(name) + 1;
+    return memcpy(must_alloc(size, "a graph"), name, size);
+}
+
+/* The name of a date's part is its column's and the part's, and an underscore more while an input is called so. */
+static char *part_name(const struct graph *graph, const struct schema_column *column, int part)
+{
+    const char *suffix = date_part_names[column->parts[part].part];
+    const size_t size = strlen(column->name) + strlen(suffix) + 2 + (size_t)graph->input_count;
+    char *name = must_alloc(size, "a graph");
+    size_t length = (size_t)snprintf(name, size, "%s.%s", column->name, suffix);
+    while (is_input_name(graph, name)) {
+        name[length++] = '_';
+        name[length] = '\0';
+    }
+    return name;
+}
+
+/* The numbers in the order of the model's inputs, then the categories in that of the columns. */
+static void name_inputs(struct graph *graph, const struct schema *schema)
+{
+    int categories = 0;
+    graph->input_count = schema->numbers + count_columns(schema, is_category);
+    graph->inputs = must_zero((size_t)graph->input_count + 1, sizeof *graph->inputs, "a graph");
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        if (is_category(column)) {
+            graph->inputs[schema->numbers + categories++] = copy_name(column->name);
+        } else if (is_number(column) && column->kind != SCHEMA_DATE) {
+            graph->inputs[column->input] = copy_name(column->name);
+        }
+    }
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        for (int part = 0; is_number(column) && column->kind == SCHEMA_DATE && part < column->part_count; part++) {
+            graph->inputs[column->input + part] = part_name(graph, column, part);
+        }
+    }
+}
+
+static void free_names(struct graph *graph)
+{
+    for (int i = 0; i < graph->input_count; i++) {
+        free(graph->inputs[i]);
+    }
+    free(graph->inputs);
+}
+
 /* --- numbers --- */
 
 enum figure { FILL, CENTER, SCALE, LOW, HIGH };
@@ -318,32 +371,16 @@ static void put_statistics(struct graph *graph, const struct schema *schema, con
     onnx_tensor_end(graph, tensor, raw);
 }
 
-/* An input's name: of a date its column's and the part's. The caller frees it. */
-static char *input_name(const struct schema_column *column, int part)
-{
-    const char *suffix = column->kind == SCHEMA_DATE ? date_part_names[column->parts[part].part] : "";
-    const size_t size = strlen(column->name) + strlen(suffix) + 2;
-    char *name = must_alloc(size, "a graph");
-    snprintf(name, size, "%s%s%s", column->name, suffix[0] != '\0' ? "." : "", suffix);
-    return name;
-}
-
 static void put_numbers(struct graph *graph, const struct schema *schema)
 {
-    char **names = must_zero((size_t)schema->numbers + 1, sizeof *names, "a graph");
-    for (int i = 0; i < schema->count; i++) {
-        const struct schema_column *column = &schema->columns[i];
-        for (int part = 0; is_number(column) && part < schema_numbers(column); part++) {
-            names[column->input + part] = input_name(column, part);
-            onnx_value(graph, ONNX_INPUT, names[column->input + part], ONNX_DOUBLE, 1);
-        }
+    const char **names = must_zero((size_t)schema->numbers + 1, sizeof *names, "a graph");
+    for (int i = 0; i < schema->numbers; i++) {
+        names[i] = graph->inputs[i];
+        onnx_value(graph, ONNX_INPUT, names[i], ONNX_DOUBLE, 1);
     }
-    size_t node = onnx_node_begin(graph, "Concat", NULL, (const char *const *)names, "trainer/raw");
+    size_t node = onnx_node_begin(graph, "Concat", NULL, names, "trainer/raw");
     onnx_attribute(graph, "axis", 1);
     onnx_node_end(graph, node);
-    for (int i = 0; i < schema->numbers; i++) {
-        free(names[i]);
-    }
     free(names);
     put_statistics(graph, schema, "trainer/fill", FILL);
     put_statistics(graph, schema, "trainer/center", CENTER);
@@ -420,7 +457,7 @@ static void put_spellings(struct graph *graph, const char *mark)
 }
 
 /* Texts to positions: the categories, then the one for a missing value. */
-static void put_column_of_categories(struct graph *graph, const struct schema_column *column,
+static void put_column_of_categories(struct graph *graph, const struct schema_column *column, const char *input,
                                      const struct string_list *missing, const char *output)
 {
     const int64_t marks = column->may_miss ? count_spellings() + missing->count : 0;
@@ -429,7 +466,7 @@ static void put_column_of_categories(struct graph *graph, const struct schema_co
     for (int64_t i = 0; i < count + marks; i++) {
         places[i] = column->place + 1 + (i < count ? i : count);
     }
-    size_t node = onnx_node_begin(graph, "LabelEncoder", ONNX_ML, ONNX_NAMES(column->name), output);
+    size_t node = onnx_node_begin(graph, "LabelEncoder", ONNX_ML, ONNX_NAMES(input), output);
     size_t keys = onnx_attribute_texts_begin(graph, "keys_strings");
     for (int i = 0; i < count; i++) {
         onnx_attribute_text(graph, dictionary_text(&column->categories, i));
@@ -457,8 +494,9 @@ static void put_categories(struct graph *graph, const struct schema *schema, int
         if (is_category(column)) {
             char *name = texts + (size_t)next * NAME;
             snprintf(name, NAME, "trainer/place_%d", next);
-            onnx_value(graph, ONNX_INPUT, column->name, ONNX_STRING, 1);
-            put_column_of_categories(graph, column, &schema->missing, name);
+            const char *input = graph->inputs[schema->numbers + next];
+            onnx_value(graph, ONNX_INPUT, input, ONNX_STRING, 1);
+            put_column_of_categories(graph, column, input, &schema->missing, name);
             names[next++] = name;
         }
     }
@@ -764,7 +802,7 @@ static void put_opset(struct proto *proto, const char *domain, int version)
 bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct error *error)
 {
     const struct model *layers = model->model;
-    struct graph graph = {.proto = proto, .schema = model->schema};
+    struct graph graph = {.proto = proto};
     *proto = (struct proto){0};
     if (layers->parameter_count * sizeof *model->parameters > MOST_BYTES) {
         return error_set(
@@ -781,6 +819,7 @@ bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct err
                    : "images: float32 [batch, inputs], pixels divided by 255");
     const size_t begun = proto_begin(proto, MODEL_GRAPH);
     if (model->schema) {
+        name_inputs(&graph, model->schema);
         put_table_graph(&graph, model);
     } else {
         put_picture_graph(&graph, layers);
@@ -790,6 +829,7 @@ bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct err
         put_variable(&graph, &layers->variables[i], model->parameters);
     }
     proto_end(proto, begun);
+    free_names(&graph);
     put_opset(proto, "", OPSET);
     if (model->schema) {
         put_opset(proto, ONNX_ML, ML_OPSET);

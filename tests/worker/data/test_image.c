@@ -234,6 +234,22 @@ static void foreign_formats(void **state)
     }
 }
 
+/* What can't be decoded, as its bytes are too few, takes no memory, whatever size it states. */
+static void cut_pictures_take_no_memory(void **state)
+{
+    (void)state;
+    static const uint8_t pnm[] = "P5 4096 4096 255\n";
+    static const uint8_t bmp[64] = {'B', 'M', [10] = 54, [14] = 40, [18] = 0, 16, [22] = 0, 16, [26] = 1, [28] = 24};
+    struct image image;
+    struct error error;
+    assert_false(decode(&image, pnm, sizeof pnm - 1, &error));
+    assert_string_equal(error.text, "is a PNM of 4096x4096 pixels with only 17 bytes");
+    assert_int_equal(image_memory(pnm, sizeof pnm - 1), 0);
+    assert_false(decode(&image, bmp, sizeof bmp, &error));
+    assert_string_equal(error.text, "is a BMP that ends within its pixels");
+    assert_int_equal(image_memory(bmp, sizeof bmp), 0);
+}
+
 /* In colour, and what the head says of it. */
 static void in_colour(void **state)
 {
@@ -261,10 +277,15 @@ static void in_colour(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(png_reads_back),        cmocka_unit_test(damaged_png_is_refused),
-        cmocka_unit_test(interlaced_png),        cmocka_unit_test(impossible_sizes),
-        cmocka_unit_test(pnm_as_text_and_bytes), cmocka_unit_test(unknown_bytes),
-        cmocka_unit_test(foreign_formats),       cmocka_unit_test(in_colour),
+        cmocka_unit_test(png_reads_back),
+        cmocka_unit_test(damaged_png_is_refused),
+        cmocka_unit_test(interlaced_png),
+        cmocka_unit_test(impossible_sizes),
+        cmocka_unit_test(pnm_as_text_and_bytes),
+        cmocka_unit_test(unknown_bytes),
+        cmocka_unit_test(foreign_formats),
+        cmocka_unit_test(in_colour),
+        cmocka_unit_test(cut_pictures_take_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
