@@ -409,11 +409,11 @@ static const struct schema_column *column_at(const struct intake *intake, int co
     return &intake->version->trained.schema->columns[column];
 }
 
-/* Finds each column's tensor. */
-static bool find_columns(const struct version *version, const struct tensor *tensors, int count, struct reader *readers,
-                         struct error *error)
+/* Finds each column's tensor. readers: [columns] */
+static bool find_columns(const struct version *version, const struct tensor *tensors, int count, int columns,
+                         struct reader *readers, struct error *error)
 {
-    for (int i = 0; i < intake_columns(version); i++) {
+    for (int i = 0; i < columns; i++) {
         const char *name = intake_column_name(version, i);
         const struct tensor *tensor = NULL;
         for (int j = 0; j < count && !tensor; j++) {
@@ -436,10 +436,9 @@ static bool find_columns(const struct version *version, const struct tensor *ten
     return true;
 }
 
-static bool add_fields(struct json_body *body, struct intake *intake, struct reader *readers, bool is_matrix,
-                       struct csv_field *fields, struct error *error)
+static bool add_fields(struct json_body *body, struct intake *intake, int columns, struct reader *readers,
+                       bool is_matrix, struct csv_field *fields, struct error *error)
 {
-    const int columns = intake_columns(intake->version);
     bool done = true;
     for (int64_t row = 0; done && row < readers[0].tensor->rows; row++) {
         for (int i = 0; done && i < columns; i++) {
@@ -459,17 +458,18 @@ static bool add_fields(struct json_body *body, struct intake *intake, struct rea
 bool tensor_add_table(struct json_body *body, struct intake *intake, const struct tensor *tensors, int count,
                       struct error *error)
 {
-    const size_t columns = (size_t)intake_columns(intake->version);
-    const bool is_matrix = count == 1 && tensors[0].type != TENSOR_BYTES && columns > 1 && tensors[0].width == columns;
-    struct reader *readers = calloc(columns + 1, sizeof *readers);
-    struct csv_field *fields = calloc(columns + 1, sizeof *fields);
-    bool done = readers && fields ? true : error_set(error, "out of memory for %zu columns", columns);
+    const int columns = intake_columns(intake->version);
+    const bool is_matrix =
+        count == 1 && tensors[0].type != TENSOR_BYTES && columns > 1 && tensors[0].width == (size_t)columns;
+    struct reader *readers = calloc((size_t)columns + 1, sizeof *readers);
+    struct csv_field *fields = calloc((size_t)columns + 1, sizeof *fields);
+    bool done = readers && fields ? true : error_set(error, "out of memory for %d columns", columns);
     if (done && is_matrix) {
         reader_begin(&readers[0], &tensors[0]);
     } else if (done) {
-        done = find_columns(intake->version, tensors, count, readers, error);
+        done = find_columns(intake->version, tensors, count, columns, readers, error);
     }
-    done = done && (columns == 0 || add_fields(body, intake, readers, is_matrix, fields, error));
+    done = done && (columns < 1 || add_fields(body, intake, columns, readers, is_matrix, fields, error));
     free(readers);
     free(fields);
     return done;

@@ -219,7 +219,8 @@ static void a_long_text_takes_no_tree(void **state)
     char *text = calloc(1, sizeof head + 2 * VALUES + 3);
     strcpy(text, head);
     for (size_t i = 0, at = strlen(head); i < VALUES; i++, at += 2) {
-        memcpy(text + at, ",0", 2);
+        text[at] = ',';
+        text[at + 1] = '0';
     }
     strcat(text + 2 * VALUES, "]}");
     survey_text(&survey, "number,flag,colour,class\n1,0,red,yes\n2,1,blue,no\n");
