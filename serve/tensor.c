@@ -204,8 +204,8 @@ struct reader {
 static void reader_begin(struct reader *reader, const struct tensor *tensor)
 {
     reader->tensor = tensor;
-    reader->at = tensor->data.text;
-    reader->end = tensor->data.text + tensor->data.size;
+    reader->at = tensor->data.text ? tensor->data.text : "";
+    reader->end = reader->at + tensor->data.size;
 }
 
 /* The next value of JSON, whatever the nesting; an object is a value. */

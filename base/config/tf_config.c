@@ -11,8 +11,7 @@
 
 #include "base/memory.h"
 #include "base/text/json.h"
-
-#define SHOWN "64"
+#include "base/text/printable.h"
 
 /* The parts of the text that matter here. */
 struct content {
@@ -53,7 +52,9 @@ static bool check_names(const cJSON *object, const char *where, const char *cons
             i++;
         }
         if (!known[i]) {
-            return error_set(error, "%s\"%." SHOWN "s\" is not understood; %s", where, entry->string, wanted);
+            char shown[64];
+            return error_set(error, "%s\"%s\" is not understood; %s", where,
+                             printable(shown, sizeof shown, entry->string), wanted);
         }
     }
     return true;
@@ -141,8 +142,9 @@ static bool make_settings(struct assignment *assignment, const struct content *c
     int shift, workers = cJSON_GetArraySize(content->worker) + (content->chief ? 1 : 0);
     const char *job_name = role_of(content, &shift);
     if (!job_name) {
-        return error_set(error, "task.type must be chief, master, worker, ps or evaluator, not \"%." SHOWN "s\"",
-                         content->type);
+        char shown[64];
+        return error_set(error, "task.type must be chief, master, worker, ps or evaluator, not \"%s\"",
+                         printable(shown, sizeof shown, content->type));
     }
     if (strcmp(job_name, "worker") == 0 && shift == 0 && content->chief && content->index != 0) {
         return error_set(error, "task.index of the chief must be 0, not %d", content->index);

@@ -611,9 +611,11 @@ static int find_offenders(const struct survey_column *column, char text[OFFENDER
     }
     for (int i = 0; i < count && used < OFFENDERS_TEXT; i++) {
         const struct dictionary_entry *entry = &from->entries[chosen[i]];
-        used += (size_t)snprintf(text + used, OFFENDERS_TEXT - used, "%s\"%.*s\" (%lld)", i > 0 ? ", " : "",
-                                 (int)(entry->size < 24 ? entry->size : 24), dictionary_text(from, chosen[i]),
-                                 (long long)entry->count);
+        char start[25], shown[48];
+        snprintf(start, sizeof start, "%.*s", (int)(entry->size < 24 ? entry->size : 24),
+                 dictionary_text(from, chosen[i]));
+        used += (size_t)snprintf(text + used, OFFENDERS_TEXT - used, "%s\"%s\" (%lld)", i > 0 ? ", " : "",
+                                 printable(shown, sizeof shown, start), (long long)entry->count);
     }
     return distinct;
 }

@@ -4,10 +4,12 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/config.h"
+#include "base/text/printable.h"
 #include "worker/data/image.h"
 #include "worker/data/signature.h"
 
@@ -566,9 +568,12 @@ static bool add_names(const uint8_t *record, size_t size, struct error *error)
                 !key.bytes || named == MOST_NAMED) {
                 continue;
             }
+            char name[MOST_NAME_SHOWN + 1], shown[MOST_NAME_SHOWN + 1];
+            snprintf(name, sizeof name, "%.*s", (int)(key.size < MOST_NAME_SHOWN ? key.size : MOST_NAME_SHOWN),
+                     (const char *)key.bytes);
             before = *error;
-            error_set(error, "%s%s %.*s", before.text, named++ == 0 ? "; it has" : ",",
-                      (int)(key.size < MOST_NAME_SHOWN ? key.size : MOST_NAME_SHOWN), (const char *)key.bytes);
+            error_set(error, "%s%s %s", before.text, named++ == 0 ? "; it has" : ",",
+                      printable(shown, sizeof shown, name));
         }
     }
     before = *error;
