@@ -460,10 +460,10 @@ static enum csv_status finish_row(struct csv_reader *reader, struct csv_row *row
 /* Has the line nothing but blanks? In a table of one column an empty line is a row. */
 static bool is_blank_line(const struct csv_reader *reader, const struct cutter *cutter)
 {
-    const struct csv_field *field = &reader->fields[0];
     if (reader->field_count == 0) {
         return true; /* fields are separated by blanks */
     }
+    const struct csv_field *field = &reader->fields[0];
     size_t size = field->size;
     const char *text = field->text;
     for (; size > 0 && (*text == ' ' || *text == '\t'); text++, size--) {
