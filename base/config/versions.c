@@ -131,13 +131,15 @@ bool versions_switch(const struct versions *versions, uint64_t number, struct er
     return file_join(path, sizeof path, versions->folder, "current", error) && checked_line_write(path, text, error);
 }
 
-bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error)
+/* One of the folder's records of a version. *there: false if there is none. advice: what to do about a damaged one. */
+static bool read_number(const char *config_path, const char *name, bool *there, uint64_t *number, const char *advice,
+                        struct error *error)
 {
     char path[VERSIONS_PATH], line[CHECKED_LINE];
     struct error damage = {""};
     *there = false;
     *number = 0;
-    if (!versions_path(config_path, "current", path, error)) {
+    if (!versions_path(config_path, name, path, error)) {
         return false;
     }
     if (!file_exists(path)) {
@@ -150,41 +152,28 @@ bool versions_current(const char *config_path, bool *there, uint64_t *number, st
     const bool sound = checked_line_read(path, line, &damage);
     const unsigned long long value = sound ? strtoull(line, &end, 10) : 0;
     if (!sound || line[0] < '0' || line[0] > '9' || value > VERSIONS_MAX_NUMBER || *end != '\0') {
-        return error_set(error,
-                         "%s: holds no version number%s%.200s; write the one to use into it, or remove it to use %s "
-                         "alone",
-                         path, sound ? "" : ", for ", damage.text, config_path);
+        return error_set(error, "%s: holds no version number%s%.200s; %s", path, sound ? "" : ", for ", damage.text,
+                         advice);
     }
     *number = value;
     *there = true;
     return true;
 }
 
+bool versions_current(const char *config_path, bool *there, uint64_t *number, struct error *error)
+{
+    char advice[VERSIONS_PATH + 64];
+    snprintf(advice, sizeof advice, "write the one to use into it, or remove it to use %s alone", config_path);
+    return read_number(config_path, "current", there, number, advice, error);
+}
+
 bool versions_floor(const char *config_path, uint64_t *floor, struct error *error)
 {
-    char path[VERSIONS_PATH], line[CHECKED_LINE];
-    struct error damage = {""};
-    *floor = 0;
-    if (!versions_path(config_path, "floor", path, error)) {
-        return false;
-    }
-    if (!file_exists(path)) {
-        return true;
-    }
-    if (!trust_file(path, error)) {
-        return false;
-    }
-    char *end = line;
-    const bool sound = checked_line_read(path, line, &damage);
-    const unsigned long long value = sound ? strtoull(line, &end, 10) : 0;
-    if (!sound || line[0] < '0' || line[0] > '9' || value > VERSIONS_MAX_NUMBER || *end != '\0') {
-        return error_set(error,
-                         "%s: holds no version number%s%.200s; write the version that the fleet runs into it, or "
-                         "remove it if this machine may go back to any version that was signed",
-                         path, sound ? "" : ", for ", damage.text);
-    }
-    *floor = value;
-    return true;
+    bool there;
+    return read_number(config_path, "floor", &there, floor,
+                       "write the version that the fleet runs into it, or remove it if this machine may go back to any "
+                       "version that was signed",
+                       error);
 }
 
 static bool write_number(const char *config_path, const char *name, uint64_t number, struct error *error)
@@ -222,10 +211,10 @@ bool versions_check_floor(const char *config_path, uint64_t number, struct error
 /* Is this the version that this machine went back to, since its files of a later one were damaged? */
 static bool is_healed(const char *config_path, uint64_t number)
 {
-    char path[VERSIONS_PATH], line[CHECKED_LINE];
+    bool there;
+    uint64_t healed;
     struct error ignored;
-    return versions_path(config_path, "healed", path, &ignored) && file_exists(path) && trust_file(path, &ignored) &&
-           checked_line_read(path, line, &ignored) && strtoull(line, NULL, 10) == number;
+    return read_number(config_path, "healed", &there, &healed, "remove it", &ignored) && there && healed == number;
 }
 
 bool versions_check_start(const char *config_path, bool there, uint64_t number, struct error *error)
