@@ -58,7 +58,8 @@ static bool engine_step(struct engine *base, const struct batch *batch, const st
         return true;
     }
     exchanges_see(engine->worker, batch->step, engine->parameters);
-    const bool is_bad = chance_of(setup.not_finite);
+    /* A push holds the sum of the local steps: its chance must not grow with them, or ten in a row end the run. */
+    const bool is_bad = chance_of(setup.not_finite / setup.local_steps);
     const int bad_row = is_bad ? (int)chance(2 * (uint64_t)weights->rows) : -1; /* one, of a single shard; or all */
     const bool bad = bad_row >= weights->rows;
     for (int row = 0; row < weights->rows; row++) {
