@@ -27,14 +27,14 @@
 #include "base/text/json.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/clients/clients.h"
+#include "worker/data/dataset.h"
 #include "worker/data/found.h"
 #include "worker/data/names.h"
 #include "worker/data/table/table.h"
-#include "worker/dataset.h"
-#include "worker/eval.h"
+#include "worker/evaluation/metrics.h"
+#include "worker/export/eval.h"
 #include "worker/export/trained.h"
 #include "worker/local_run.h"
-#include "worker/metrics.h"
 
 enum { LEDGER_LIMIT = 64 << 20 };
 

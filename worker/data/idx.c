@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "worker/data/signature.h"
+#include "worker/data/stream.h"
 
 static int element_bytes(int type)
 {

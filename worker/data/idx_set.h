@@ -5,9 +5,9 @@
 #include <stdbool.h>
 
 #include "base/error.h"
-#include "worker/data/files.h"
-#include "worker/data/streaming/overflow.h"
 #include "worker/data/examples.h"
+#include "worker/data/files.h"
+#include "worker/data/source.h"
 
 #define HOW_TO_GET_DATA "`make mnist` fetches MNIST; --data_source=synthetic makes up digits"
 

@@ -1,13 +1,13 @@
-/* Streaming from IDX files (worker/data/streaming/source.h). A block's offset is the number of its first image. */
+/* Streaming from IDX files (worker/data/source.h). A block's offset is the number of its first image. */
 #ifndef WORKER_DATA_IDX_SOURCE_H
 #define WORKER_DATA_IDX_SOURCE_H
 
 #include <stdbool.h>
 
 #include "base/error.h"
-#include "worker/data/idx.h"
-#include "worker/data/streaming/overflow.h"
 #include "worker/data/examples.h"
+#include "worker/data/idx.h"
+#include "worker/data/source.h"
 
 /*
  * path: a file of images with this header, packed (gzip) or not. shape: its count, height, width and classes, and all

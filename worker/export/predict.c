@@ -16,7 +16,6 @@
 #include "base/text/json.h"
 #include "worker/data/idx.h"
 #include "worker/data/image.h"
-#include "worker/data/signature.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"

@@ -13,14 +13,14 @@
 #include "worker/data/builder.h"
 #include "worker/data/files.h"
 #include "worker/data/names.h"
-#include "worker/data/streaming/source.h"
+#include "worker/data/source.h"
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"
 
 /* --- Streaming --- */
 
 /*
- * Streaming from TFRecord files (worker/data/streaming/source.h).
+ * Streaming from TFRecord files (worker/data/source.h).
  *
  * Blocks of TFRecord files by their offset. A plain file can seek, so one open file serves all; a packed one cannot, so
  * each stays open where it was left.
