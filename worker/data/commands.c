@@ -20,7 +20,6 @@
 #include "base/text/json.h"
 #include "worker/data/dataset.h"
 #include "worker/data/examples.h"
-#include "worker/data/files.h"
 #include "worker/data/folders.h"
 #include "worker/data/idx.h"
 #include "worker/data/image.h"

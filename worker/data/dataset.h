@@ -16,8 +16,8 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
-#include "worker/data/files.h"
 #include "worker/data/fingerprint.h"
+#include "worker/data/names.h"
 
 enum { DATASET_SAMPLE = 1000 };
 
@@ -40,7 +40,7 @@ struct dataset {
 
 /*
  * Loads the training set that the config names, and holds out its first validation_size images (as TensorFlow's
- * read_data_sets does): dataset_held_out. What is read: worker/data/found.h. Checks that image size, labels,
+ * read_data_sets does): dataset_held_out. Checks that image size, labels,
  * validation_size and batch_size fit one another, and that the test set is there and has images of the same size,
  * without looking at them. A model derived from the data is not checked against it.
  *
@@ -64,6 +64,9 @@ bool dataset_describe(struct dataset *dataset, const char *schema, const struct 
 
 /* The batch to train on `count` examples with: train.batch_size, or what "auto" means for them. */
 int dataset_batch(const struct config *config, int count);
+
+/* True if data_dir is a folder that can be read. */
+bool dataset_check_folder(const struct config *config, struct error *error);
 
 /* *is_table: whether the training set is a table. False: this cannot be determined. */
 bool dataset_is_table(bool *is_table, const struct config *config, struct error *error);

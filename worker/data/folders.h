@@ -18,7 +18,6 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
-#include "worker/data/files.h"
 #include "worker/data/names.h"
 #include "worker/data/source.h"
 

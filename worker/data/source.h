@@ -58,7 +58,7 @@ void blocks_free(struct blocks *blocks);
 
 /*
  * The files behind a streaming data set. Implementations: TFRecord files (worker/data/tfrecord/files.c), folders of
- * pictures (worker/data/folders.c), IDX files (worker/data/idx_source.c) and rows of tables
+ * pictures (worker/data/folders.c), IDX files (worker/data/idx.c) and rows of tables
  * (worker/data/table/spool.c).
  *
  * A source is immutable, and any thread may open a reader; a reader is used by one thread.
