@@ -92,7 +92,7 @@ static inline struct device_examples device_examples_part(const struct device_sh
 
 /*
  * float32: products and sums in float32, by fused multiply-adds. tf32, bfloat16: tensor cores multiply rounded operands
- * and accumulate in float32 (cuda/kernels/tensor.cuh), as separate kernels, since the persistent one is float32 only.
+ * and accumulate in float32 (cuda/kernels/dense.cuh), as separate kernels, since the persistent one is float32 only.
  */
 
 /* The outcome of one or more steps, as worker/engine.h's train_result. */
