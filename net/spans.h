@@ -1,6 +1,6 @@
 /*
  * Names of the spans by which `trainer profile` pairs a worker's requests with a ps's answers, and so aligns their
- * clocks (worker/profile/trace.c). Members' profile files contain them: renaming one makes older profiles unalignable.
+ * clocks (worker/export/profile.c). Members' profile files contain them: renaming one makes older profiles unalignable.
  */
 #ifndef NET_SPANS_H
 #define NET_SPANS_H
