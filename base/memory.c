@@ -55,6 +55,22 @@ bool memory_for_this_process(uint64_t *bytes)
     return true;
 }
 
+bool memory_is_free(size_t bytes, size_t beside)
+{
+    uint64_t most, pages;
+    if (bytes > SIZE_MAX / 2 || beside > SIZE_MAX / 2) {
+        return false;
+    }
+    if (memory_for_this_process(&most) && read_resident(&pages)) {
+        const uint64_t taken = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+        if (taken > most || bytes > most - taken) {
+            return false;
+        }
+    }
+    void *probe = mmap(NULL, bytes + beside + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return probe != MAP_FAILED && munmap(probe, bytes + beside + 1) == 0;
+}
+
 static const size_t huge_page = (size_t)2 << 20, worth_it = (size_t)8 << 20;
 
 /* For the whole huge pages within. A hint: without it everything works, more slowly. */

@@ -13,6 +13,13 @@
 bool memory_for_this_process(uint64_t *bytes);
 
 /*
+ * Whether `bytes` more could be allocated and filled now, for what a server loads while it runs: not having them must
+ * be an error there, and not its end. beside: what other threads may take meanwhile; it counts where allocations fail
+ * (the limit of the address space, strict overcommit), not against what is free at this moment.
+ */
+bool memory_is_free(size_t bytes, size_t beside);
+
+/*
  * As aligned_alloc(64, bytes); free() frees. From a few MiB on it asks for huge pages: with small ones, reads of
  * scattered rows would spend as long on TLB misses as on the rows themselves.
  */

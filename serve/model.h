@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "base/budget.h"
 #include "base/config.h"
@@ -31,11 +30,11 @@ struct version {
     int64_t number; /* the checkpoint's global step */
     char path[CHECKPOINT_MAX_PATH];
     char digest[CHECKPOINT_DIGEST_HEX + 1]; /* what it is: a step may be reached twice */
-    struct stat status;                     /* of its file when it was read */
     double loaded_s;                        /* by the wall clock */
     int checked_rows;                       /* rows kept in the checkpoint that passed the check */
     struct budget *budget;                  /* of all models' memory */
-    size_t bytes;                           /* of it */
+    atomic_size_t bytes;                    /* of it */
+    size_t spare;                           /* bytes that requests may take meanwhile */
     struct drift_watch drift;
     int workers;
     struct engine **engines; /* [workers] */
@@ -70,6 +69,7 @@ struct served {
     const char *reference;       /* data like training's, for drift; NULL: none */
     struct request_log *log;     /* of requests; NULL: none */
     struct budget *budget;
+    size_t spare;    /* bytes that requests may take while a model is loaded */
     bool takes_best; /* for a folder: the best checkpoint, if there is one, not the newest */
     int workers;
     struct served_counts counts;
@@ -77,8 +77,8 @@ struct served {
     struct version *current;
     char problem[1024]; /* why the newest could not be loaded; "": no problem */
     uint64_t swaps, failures;
-    /* Private to the watching thread: the source's state when last tried; whether it had a checkpoint. */
-    struct stat seen;
+    /* Private to the watching thread: what its files were when last tried (0: never); whether there was a checkpoint. */
+    uint64_t seen;
     bool was_found;
     struct version *replaced; /* but not freed yet */
 };
@@ -88,8 +88,9 @@ bool served_init(struct served *served, const char *name, const char *source, st
 void served_destroy(struct served *served); /* all holders must have released */
 
 /*
- * Looks for another checkpoint, by its digest, loads it beside the one in service, tries it, and swaps. True if the
- * source's newest is in service now. False: the error names the file, and the version in service stays. Frees replaced
+ * If the source changed since the last call, looks for another checkpoint, by its digest, loads it beside the one in
+ * service, tries it, and swaps. True if the source's newest is in service now, or nothing changed. False: the error
+ * names the file, and the version in service stays; it is not tried again until the source changes. Frees replaced
  * versions that are no longer held. One thread at a time.
  */
 bool served_refresh(struct served *served, struct error *error);
@@ -97,6 +98,12 @@ bool served_refresh(struct served *served, struct error *error);
 struct version *served_hold(struct served *served);    /* NULL: none is loaded */
 struct version *version_hold(struct version *version); /* adds a reference */
 void version_let_go(struct version *version);          /* NULL is fine */
+
+/*
+ * The worker's engine for pixels that are not whole levels of grey, created for the first of them. NULL with an error,
+ * and not the end of the process, where there is no memory for it. Called by that worker only.
+ */
+struct engine *version_wide_engine(struct version *version, int worker, struct error *error);
 
 /* Inputs and outputs of the network. */
 static inline int version_inputs(const struct version *version)

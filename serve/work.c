@@ -460,16 +460,16 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
 {
     const int inputs = version_inputs(version);
     struct examples rows = {.count = call->count, .inputs = inputs, .numbers = inputs};
-    struct engine **engine = &version->wide_engines[worker->index];
-    if (!*engine && !trained_engine(&version->trained, &rows, engine, error)) {
+    struct engine *engine = version_wide_engine(version, worker->index, error);
+    if (!engine) {
         return false;
     }
     /* Only read, like the original. */
     rows.values = call->numbers ? (float *)(uintptr_t)call->numbers
                                 : worker->intake.values + (size_t)call->first * (size_t)inputs;
     const struct call alone = {.account = call->account};
-    return forward_parts(*engine, &rows, call->count, outputs_at(worker, version, call->first),
-                         version_outputs(version), &alone, error);
+    return forward_parts(engine, &rows, call->count, outputs_at(worker, version, call->first), version_outputs(version),
+                         &alone, error);
 }
 
 static bool has_trial(const struct call *calls)
