@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/tensor.h"
+#include "serve/protocol.h"
 
 struct tensorflow_form {
     bool by_columns;

@@ -13,7 +13,7 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "base/text/count.h"
+#include "base/text/text.h"
 #include "base/threads.h"
 #include "worker/data/files.h"
 #include "worker/data/folders.h"

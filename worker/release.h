@@ -2,7 +2,7 @@
 #ifndef WORKER_RELEASE_H
 #define WORKER_RELEASE_H
 
-#include "net/minisign.h"
+#include "net/operator_key.h"
 
 /* Who signed it. */
 struct release_proof {

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text/count.h"
+#include "base/text/text.h"
 #include "worker/data/files.h"
 #include "worker/data/idx.h"
 #include "worker/data/image.h"

@@ -17,7 +17,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text/json.h"
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "worker/data/builder.h"
 #include "worker/data/files.h"
 #include "worker/data/image.h"

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/config/keys.h"
-#include "base/config/relations.h"
 #include "base/file.h"
 #include "worker/data/folders.h"
 #include "worker/data/idx_set.h"

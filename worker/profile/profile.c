@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/profile.h"
 #include "base/text/json.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "worker/profile/trace.h"
 
 /* Totals of all spans of one name. */

@@ -15,8 +15,8 @@
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/profile.h"
-#include "base/text/printable.h"
-#include "net/spans.h"
+#include "base/text/text.h"
+#include "net/message.h"
 
 /* --- Reading --- */
 
