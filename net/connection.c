@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/copy.h"
-#include "base/sanitizer.h"
+#include "base/memory.h"
 #include "base/simulation.h"
 #include "net/transport.h"
 

@@ -23,7 +23,6 @@
 #include <sys/uio.h>
 
 #include "base/error.h"
-#include "net/endpoint.h"
 #include "net/member.h"
 #include "net/socket.h"
 

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/simulation.h"
-#include "net/endpoint.h"
+#include "net/socket.h"
 
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
 static const double SLICE_S = 0.1; /* the longest wait of link_await_try */

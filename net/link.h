@@ -16,7 +16,7 @@
 #include "base/text/address.h"
 #include "net/channel.h"
 #include "net/handshake.h"
-#include "net/wake.h"
+#include "net/socket.h"
 
 enum {
     LINK_ANSWER_S = 30,       /* to answer a request that needs no waiting, and to complete a frame; the idle timeout

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/usage.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "ps/server/coordinator.h"
 #include "ps/status.h"
 

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text/count.h"
+#include "base/text/text.h"
 #include "base/text/json.h"
 #include "worker/data/dataset.h"
 #include "worker/data/examples.h"

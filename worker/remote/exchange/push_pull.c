@@ -11,13 +11,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config/pace.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/profile.h"
 #include "base/simulation.h"
-#include "net/spans.h"
+#include "net/message.h"
 #include "ps/store/codec.h"
 
 /* --- Links --- */
