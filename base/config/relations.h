@@ -15,6 +15,9 @@
  */
 void config_fill_in(struct config *config);
 
+/* Reads the nets of model.ensemble into the model; "auto": one. */
+bool config_take_ensemble(struct config *config, struct error *error);
+
 /* The error names file, line and column, or the flag, of one of the keys concerned. */
 bool config_check_relations(const struct config *config, struct error *error);
 

@@ -12,6 +12,12 @@ static size_t pixels_of(const struct examples *examples)
     return (size_t)examples->height * (size_t)examples->width;
 }
 
+struct examples examples_view(const struct examples *examples, enum number_view view)
+{
+    (void)view;
+    return *examples;
+}
+
 bool examples_create(struct examples *examples, const struct examples *like, int count)
 {
     const size_t rows = (size_t)count, all = rows > 0 ? rows : 1;
