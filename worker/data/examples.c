@@ -26,7 +26,7 @@ int examples_dense(const struct examples *examples)
     return examples->numbers > 0 ? examples->numbers : bins_of(examples);
 }
 
-struct examples examples_view(const struct examples *examples, enum view view)
+struct examples examples_view(const struct examples *examples, enum number_view view)
 {
     struct examples shown = *examples;
     const int places = examples->inputs - examples_dense(examples);

@@ -47,7 +47,7 @@ struct examples {
 /* The parts of a data set. */
 enum dataset_part { DATASET_TRAIN, DATASET_VALIDATION, DATASET_TEST };
 
-enum view { VIEW_RAW, VIEW_PIECEWISE };
+enum number_view { VIEW_RAW, VIEW_PIECEWISE };
 
 static inline bool examples_are_rows(const struct examples *examples)
 {
@@ -69,7 +69,7 @@ static inline int examples_columns(const struct examples *examples)
 int examples_dense(const struct examples *examples);
 
 /* The same rows in the same memory with only one view of their numbers, which the set must hold. */
-struct examples examples_view(const struct examples *examples, enum view view);
+struct examples examples_view(const struct examples *examples, enum number_view view);
 
 /*
  * Allocates `count` examples of the same shape as others, of which only the sizes are read: they say which arrays
