@@ -51,10 +51,11 @@ static void first_layer(const struct model *model, const float *parameters, cons
             add_row(out, weights_at(model, parameters, 0, i), (double)x, cols, single);
         }
     }
+    const int first = examples_dense(rows);
     for (int i = 0; i < rows->codes; i++) {
         const int32_t place = rows->places[(size_t)row * (size_t)rows->codes + (size_t)i];
         if (place >= 0) {
-            add_row(out, weights_at(model, parameters, 0, place), 1, cols, single);
+            add_row(out, weights_at(model, parameters, 0, first + place), 1, cols, single);
         }
     }
 }
@@ -169,7 +170,7 @@ static void put_row(struct text_buffer *text, const struct examples *rows, int r
     for (int i = 0; i < rows->codes; i++) {
         const int32_t place = rows->places[(size_t)row * (size_t)rows->codes + (size_t)i];
         if (place >= 0) {
-            json_write_integer(text, NULL, place);
+            json_write_integer(text, NULL, examples_dense(rows) + place);
         }
     }
     json_write_close(text, ']');
@@ -288,7 +289,8 @@ static bool read_places(struct examples *rows, int row, struct json_value places
 {
     struct json_walk walk = json_walk(places);
     const size_t count = json_length(places);
-    double number, least = rows->numbers;
+    const int first = examples_dense(rows);
+    double number, least = first;
     if (places.kind != JSON_ARRAY || count > (size_t)rows->codes) {
         return false;
     }
@@ -296,7 +298,7 @@ static bool read_places(struct examples *rows, int row, struct json_value places
         if (!next_number(&walk, &number) || number < least || number >= rows->inputs || number != floor(number)) {
             return false;
         }
-        rows->places[(size_t)row * (size_t)rows->codes + i] = (int32_t)number;
+        rows->places[(size_t)row * (size_t)rows->codes + i] = (int32_t)number - first;
         least = number + 1;
     }
     return true;

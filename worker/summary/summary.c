@@ -529,6 +529,7 @@ static void put_inputs(const struct model *model, const struct examples *example
         return;
     }
     size_t numbers = (size_t)examples->numbers, codes = (size_t)examples->codes;
+    int32_t first = examples_dense(examples);
     memset(input, 0, inputs * sizeof *input);
     for (size_t i = 0; i < numbers; i++) {
         input[i] = examples->values[at * numbers + i];
@@ -536,7 +537,7 @@ static void put_inputs(const struct model *model, const struct examples *example
     for (size_t i = 0; i < codes; i++) {
         int32_t place = examples->places[at * codes + i];
         if (place >= 0) {
-            input[place] = 1;
+            input[first + place] = 1;
         }
     }
 }
