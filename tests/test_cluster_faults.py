@@ -269,9 +269,9 @@ def shared_memory(cluster, name):
 @pytest.mark.parametrize("local", [True, False])
 def test_members_of_one_machine_share_memory(trainer, tmp_path, local):
     """The bits of one process by either way, also after a kill."""
-    steps, flags = 60, ("--optimizer=adam",)
+    steps, flags, way = 60, ("--optimizer=adam",), "true" if local else "false"
     with Cluster(trainer, tmp_path, ps=2, workers=2,
-                 flags=(*sync(steps, *flags), "--max_steps_per_s=20", "--log_steps=3", *([] if local else ["--local=false"]))) as cluster:
+                 flags=(*sync(steps, *flags), "--max_steps_per_s=20", "--log_steps=3", f"--local={way}")) as cluster:
         cluster.start_all()
         for _ in range(2):
             cluster.until("worker 1", lambda text: '"event":"step"' in text, "a step")
