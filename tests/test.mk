@@ -96,9 +96,11 @@ test-units: $(unit_programs) $(fake_driver)
 test-fuzz: $(fuzz_programs)
 	@tests/fuzz/run $(FUZZ_TEST) $(fuzzers)
 
-# Several tests per processor, because most wait for processes more than they compute.
+# Several tests per processor, because most wait for processes more than they compute. Plugins that no test uses would
+# take each of them seconds to load.
 processors := $(or $(shell nproc 2>/dev/null),2)
-pytest     := env -u PYTHONDONTWRITEBYTECODE build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
+pytest     := env -u PYTHONDONTWRITEBYTECODE build/venv/bin/python -m pytest -p no:cacheprovider -p no:schemathesis \
+	-p no:hypothesispytest -p no:anyio -rfEs --durations=20
 test-programs: $(programs_want)
 	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 4)) --dist loadgroup tests
 
