@@ -121,10 +121,17 @@ struct engine_options {
     const struct examples *like;
     struct streaming *streaming; /* the source of train's images if they are not in memory; else NULL */
     uint32_t first_task;         /* 0 for local training */
+    int net;                     /* which of an ensemble's nets it is: dropout differs between them */
     bool only_forward;           /* only a few forward passes: --device=auto starts no GPU for them */
     bool low_priority;           /* its threads run at low priority (base/threads.h) */
 };
 
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);
+
+/*
+ * An upper bound of what cpu_engine_create takes for one thread, batches of 1 and no slots, so that a server can refuse
+ * a model for which there is no memory.
+ */
+size_t cpu_engine_most_bytes(const struct model *model);
 
 #endif

@@ -15,14 +15,12 @@
 #include <sodium.h>
 
 #include "base/config/keys.h"
-#include "base/config/relations.h"
-#include "base/config/slurm.h"
-#include "base/config/tf_config.h"
+#include "base/config/scheduler.h"
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/text/json.h"
-#include "base/text/suggest.h"
+#include "base/text/text.h"
 #include "base/trust.h"
 
 enum { CONFIG_MAX_FILE = 1 << 20 };
@@ -321,7 +319,7 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
         return false;
     }
     config_fill_in(config);
-    return config_check_relations(config, error);
+    return config_take_ensemble(config, error) && config_check_relations(config, error);
 }
 
 static bool parse(struct config *config, const struct layers *layers, struct error *error)

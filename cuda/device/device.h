@@ -41,16 +41,16 @@ struct device_shape {
     float huber_delta, quantile;
     float label_smoothing;
     double dropout;
-    double clip_norm;      /* of a batch's gradient (worker/clip.h); 0: no clipping */
+    double clip_norm;      /* of a batch's gradient (worker/cpu/clip.h); 0: no clipping */
     uint64_t memory_limit; /* bytes it may use on the device; 0: no limit */
 };
 
 /* The arrays that examples consist of. A shape has either pictures or rows, and either labels or target values. */
 enum device_array {
-    DEVICE_IMAGES, /* uint8 [count, widths[0]] */
-    DEVICE_VALUES, /* float [count, numbers]: of rows, the first inputs */
-    DEVICE_PLACES, /* int32 [count, codes]: of rows, which other inputs are 1, numbers <= place < widths[0]; -1: none */
-    DEVICE_LABELS, /* int32 [count] */
+    DEVICE_IMAGES,  /* uint8 [count, widths[0]] */
+    DEVICE_VALUES,  /* float [count, numbers]: of rows, the first inputs */
+    DEVICE_PLACES,  /* int32 [count, codes]: of rows, which inputs after the numbers are 1; -1: none */
+    DEVICE_LABELS,  /* int32 [count] */
     DEVICE_TARGETS, /* float [count, targets] */
     DEVICE_WEIGHTS, /* float [count] */
     DEVICE_ARRAYS
@@ -92,7 +92,7 @@ static inline struct device_examples device_examples_part(const struct device_sh
 
 /*
  * float32: products and sums in float32, by fused multiply-adds. tf32, bfloat16: tensor cores multiply rounded operands
- * and accumulate in float32 (cuda/kernels/tensor.cuh), as separate kernels, since the persistent one is float32 only.
+ * and accumulate in float32 (cuda/kernels/dense.cuh), as separate kernels, since the persistent one is float32 only.
  */
 
 /* The outcome of one or more steps, as worker/engine.h's train_result. */

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/profile.h"
 #include "worker/cpu/engine.h"
-#include "worker/data/streaming/streaming.h"
+#include "worker/data/batch_source.h"
 #include "worker/engine.h"
 
 /* --- Training --- */
@@ -473,7 +473,7 @@ static bool create_parts(struct cpu_engine *engine, const struct engine_options 
         return false;
     }
     engine->own = *engine->model;
-    network_plan(&engine->network, &engine->own, kernels, dropout_make((uint64_t)train->seed, train->dropout), like);
+    network_plan(&engine->network, &engine->own, kernels, dropout_make(dropout_seed((uint64_t)train->seed, options->net), train->dropout), like);
     engine->targets = like ? like->targets : 0;
     engine->wanted_stride = round_up(engine->targets, MODEL_ROW_ALIGN);
     /* Updates layer 0's weights in strips of columns, with threads side by side. */
@@ -532,4 +532,15 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
     }
     *out = &engine->engine;
     return true;
+}
+
+/* The parameters; a chunk of samples' indexes for each input, and their activations for each unit. */
+size_t cpu_engine_most_bytes(const struct model *model)
+{
+    enum { INPUT = 48 * KERNEL_CHUNK, UNIT = 8 * KERNEL_CHUNK, REST = 1 << 20 };
+    size_t bytes = model->float_count * sizeof(float) + (size_t)model->widths[0] * INPUT + REST;
+    for (int l = 0; l < model->layer_count; l++) {
+        bytes += (size_t)model->widths[l + 1] * UNIT;
+    }
+    return bytes;
 }

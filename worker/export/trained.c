@@ -90,9 +90,13 @@ static bool read_schema(struct trained *trained, struct error *error)
         return error_wrap(error, "%s", checkpoint_path(trained->file));
     }
     const struct config_model *model = &trained->config.model;
-    return (model->layers[0] == trained->schema->inputs &&
-            model->layers[model->layer_count - 1] == schema_outputs(trained->schema)) ||
-           error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
+    const struct examples shape = encoder_shape(trained->schema);
+    bool fits = model->layers[model->layer_count - 1] == schema_outputs(trained->schema);
+    for (int net = 0; net < config_nets(model); net++) {
+        const enum number_view view = model->net_count > 0 ? model->views[net] : VIEW_RAW;
+        fits = fits && config_net_inputs(model, net) == examples_view(&shape, view).inputs;
+    }
+    return fits || error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
 }
 
 /* The pictures it was trained on; without a record, by its inputs. */
@@ -226,7 +230,8 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     model_layout(&trained->model, &trained->config.model);
     trained->parameters = malloc(trained->model.float_count * sizeof *trained->parameters);
     if (!trained->parameters) {
-        return error_set(error, "out of memory for %zu parameters", trained->model.float_count);
+        return error_set(error, "%s: out of memory for %zu parameters", checkpoint_path(trained->file),
+                         trained->model.float_count);
     }
     return checkpoint_load_parameters(trained->file, &trained->model, which, trained->parameters, &trained->averaged,
                                       error);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
-#include "base/text/suggest.h"
+#include "base/text/text.h"
 
 /* --- columns --- */
 
@@ -432,7 +432,7 @@ static void copy_inputs(const struct schema *schema, const float *values, const 
     }
     for (int i = 0; i < schema->codes; i++) {
         if (places[i] >= 0) {
-            targets[places[i]] = 1;
+            targets[schema->numbers + places[i]] = 1;
         }
     }
 }
