@@ -22,6 +22,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "alone: it measures time, so that nothing else may run meanwhile")
     config.addinivalue_line("markers", "races: it takes a build with ThreadSanitizer (make test-threads)")
     config.addinivalue_line("markers", "deploy: it runs schedulers and installers of others (make test-deploy)")
+    config.addinivalue_line("markers", "full(but=ids): in `make test-full` only, except the variants with those ids")
     config.addinivalue_line("markers", "xdist_group(name): tests that one process runs, one after another")
 
 
@@ -30,7 +31,14 @@ LONG = ("test_rollout_fleet.py", "test_chaos.py", "test_rollout_live.py", "test_
         "test_hostile.py", "test_streaming.py", "test_aarch64.py", "test_cluster_faults.py")
 
 
+FULL = os.environ.get("TRAINER_TEST_FULL") == "1"
+
+
 def pytest_collection_modifyitems(items):
+    for item in items:
+        mark = None if FULL else item.get_closest_marker("full")
+        if mark and ("but" not in mark.kwargs or item.callspec.id not in mark.kwargs["but"]):
+            item.add_marker(pytest.mark.skip(reason="in make test-full"))
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.path.name.startswith(name)),
                                          len(LONG)))
@@ -45,7 +53,7 @@ def root():
 @pytest.fixture(scope="session")
 def full():
     """True in `make test-full`: repeat random tests more often."""
-    return os.environ.get("TRAINER_TEST_FULL") == "1"
+    return FULL
 
 
 @pytest.fixture(scope="module")

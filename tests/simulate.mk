@@ -3,9 +3,9 @@
 # The roles' own code, with the system's libc; tests/simulate replaces the system functions that it calls (see world.h).
 # Optimised and without sanitizers, because it runs thousands of clusters a minute.
 simulation := build/simulate
-SEEDS ?= 10000
-SHORTAGES ?= 3440
-ROLLOUTS ?= 400
+SEEDS ?= 4000
+SHORTAGES ?= 1600
+ROLLOUTS ?= 150
 PROGRAMS ?= 20
 simulated := -std=gnu11 -DTRAINER_SIMULATED -O2 -g -fno-omit-frame-pointer $(mathflags) $(warnings)
 $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))

@@ -80,7 +80,10 @@ test-jitter: $(unit_programs) $(fake_driver) build/san/jitter.so
 		UNIT_LOGS=build/san/jitter tests/units "$(T)" $(unit_programs)
 
 test-full: export TRAINER_TEST_FULL = 1
-test-full: export FUZZ_TEST_SECONDS = 60
+test-full: export FUZZ_TEST = 60
+test-full: export SEEDS = 10000
+test-full: export SHORTAGES = 3440
+test-full: export ROLLOUTS = 400
 ifeq ($(T),)
 test-full: run_tests += test-deploy
 endif
@@ -91,11 +94,13 @@ test-units: $(unit_programs) $(fake_driver)
 	@tests/units "$(T)" $(unit_programs)
 
 test-fuzz: $(fuzz_programs)
-	@tests/fuzz/run $(FUZZ_TEST_SECONDS) $(fuzzers)
+	@tests/fuzz/run $(FUZZ_TEST) $(fuzzers)
 
-# Several tests per processor, because most wait for processes more than they compute.
+# Several tests per processor, because most wait for processes more than they compute. Plugins that no test uses would
+# take each of them seconds to load.
 processors := $(or $(shell nproc 2>/dev/null),2)
-pytest     := env -u PYTHONDONTWRITEBYTECODE build/venv/bin/python -m pytest -p no:cacheprovider -rfEs --durations=20
+pytest     := env -u PYTHONDONTWRITEBYTECODE build/venv/bin/python -m pytest -p no:cacheprovider -p no:schemathesis \
+	-p no:hypothesispytest -p no:anyio -rfEs --durations=20
 test-programs: $(programs_want)
 	@$(pytest) -m "not alone and not races and not deploy" -n $$(($(processors) * 4)) --dist loadgroup tests
 

@@ -48,6 +48,7 @@ def test_other_kernels_are_refused_in_one_line(aarch64, trainer, tmp_path):
     ("--layers=784,32,10", "--optimizer=adam", "--learning_rate=0.001", "--ema_decay=0.9", "--l2=0.001"),
     ("--layers=784,20,15,10", "--activation=tanh", "--dropout=0.3", "--micro_batches=2", "--batch_size=20"),
 ), ids=("adam", "deep"))
+@pytest.mark.full(but=("deep",))
 def test_the_reference_gives_the_same_bits_on_both(aarch64, trainer, tmp_path, flags):
     kept = []
     for name, program in (("here", trainer), ("there", aarch64)):
@@ -64,6 +65,7 @@ def test_the_reference_gives_the_same_bits_on_both(aarch64, trainer, tmp_path, f
     ("--layers=784,500,10", "--batch_size=100", "--train_steps=5"),  # an emulated processor takes a second for each
     ("--layers=784,65,33", "--batch_size=1"),
 ), ids=("regression", "narrow", "deep", "wide", "classes"))
+@pytest.mark.full(but=("classes", "regression"))
 def test_neon_computes_what_the_reference_does(aarch64, tmp_path, flags):
     """Up to the rounding of sums, which a few steps don't amplify."""
     values = []

@@ -49,6 +49,7 @@ def test_one_worker_gives_the_bits_of_one_process_over_links_that_are_cut(traine
     (1, ("--wire_dtype=int8", "--wire_top=0.2")),
     (2, ("--wire_dtype=bfloat16", "--round_weights=equal", "--outer_optimizer=nesterov")),
 ])
+@pytest.mark.full(but=("2-flags1",))
 def test_every_few_differences_make_a_round_over_links_that_are_cut(trainer, tmp_path, ps, flags):
     """No ps is restarted, so each has counted as many differences as its rounds need, and none twice."""
     flags = (*ROUNDS, "--train_steps=40", "--buffer_size=3", "--train_dir=kept", "--serve_forever=1", *flags)
@@ -94,6 +95,7 @@ def test_a_slow_worker_keeps_nobody_waiting(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.full(but=("2",))
 def test_restarts_cost_what_was_not_saved(trainer, tmp_path, ps):
     """A worker is killed, and the others continue; a ps is killed, and all continue from a checkpoint, with an empty
     buffer; a worker stands still, and costs nothing."""

@@ -239,6 +239,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("part", range(CLUSTERS))
+@pytest.mark.full(but=("0",))
 def test_every_fault_over_and_over(trainer, clocked, tmp_path, part):
     dice = random.Random(seed_of_tests() + part)
     each = EACH // CLUSTERS
@@ -294,6 +295,7 @@ def test_every_fault_over_and_over(trainer, clocked, tmp_path, part):
         assert same_tensors(newest(chaos.kept), newest(tmp_path / "local")) == []
 
 
+@pytest.mark.full
 def test_backups_hide_slow_workers_over_and_over(trainer, tmp_path):
     """Any two of three gradients make a step. All workers draw the same image, so that the bits are those of one
     process whichever two count, and at any moment one of the three, possibly the chief, is ten times slower than the

@@ -125,6 +125,7 @@ def test_a_ps_listens_on_another_port_than_the_world_sees(trainer, tmp_path):
     ("--pipeline_depth=1", "--learning_rate=0.2"),
     ("--pipeline_depth=3", "--max_staleness=2", "--wire_dtype=bfloat16", "--learning_rate=0.1"),
 ])
+@pytest.mark.full(but=("flags0", "flags2", "flags5", "flags7"))
 def test_optimizers_placements_and_wires(trainer, tmp_path, flags):
     with Cluster(trainer, tmp_path, ps=3, workers=2, flags=("--train_steps=900", "--min_workers=2", *flags)) as cluster:
         cluster.start_all()
@@ -194,6 +195,7 @@ def test_checkpoints_go_from_cluster_to_local_and_back(trainer, tmp_path):
     (3, 2, 600, 2, ("--validate_steps=100",)),  # faster than a disk can be: training waits
     (2, 2, 300, 1, ("--validate_steps=0", "--issync=true")),
 ])
+@pytest.mark.full(but=("1-3-2000-20-flags2", "3-2-600-2-flags4", "2-2-300-1-flags5"))
 def test_checkpoints_by_steps_are_of_those_steps(trainer, tmp_path, ps, workers, steps, every, flags):
     """However fast steps are made, and whatever else takes snapshots: none is missing, and by steps alone there are no
     others. Training waits for a chief and its disk, at most a lease, which is therefore long here."""

@@ -56,6 +56,7 @@ def sync(steps, *flags):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.full(but=("2",))
 def test_workers_killed_frozen_and_started_again(trainer, tmp_path, ps):
     """Worker 1 dies and returns, or stands still past its lease, again and again: every step has its gradient once."""
     dice, steps, flags = generator(), 100000, ("--optimizer=momentum", "--learning_rate=0.01")
@@ -127,6 +128,7 @@ def test_a_worker_that_sends_nan_is_refused_and_named(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.full(but=("async",))
 def test_a_killed_chief_comes_back_and_resets_nothing(trainer, tmp_path, mode):
     dice = generator()
     flags = ("--train_steps=1000000", "--lease_secs=1", "--learning_rate=0.02", "--train_dir=kept",
@@ -150,6 +152,7 @@ def test_a_killed_chief_comes_back_and_resets_nothing(trainer, tmp_path, mode):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.full(but=("sync",))
 def test_killed_ps_come_back_in_any_order(trainer, tmp_path, mode):
     """One, the other or both: all shards go back to the same checkpoint, workers rejoin, and nothing is started by
     hand."""
@@ -189,6 +192,7 @@ def processor_seconds(process):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.full(but=("sync",))
 def test_a_ps_that_is_away_for_long(trainer, tmp_path, mode):
     """All wait, name who is awaited, and use next to no processor; then training continues at once."""
     away_s = 300 if FULL else 15
@@ -307,6 +311,7 @@ def run_over_links_that_are_cut(cluster, dice, most, least_cuts):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.full(but=("2",))
 def test_links_cut_in_the_middle_of_pushes(trainer, tmp_path, ps):
     """Every connection is reset after a random number of bytes, for that many steps: no update is lost or counted
     twice."""
@@ -331,6 +336,7 @@ def test_asynchronous_pushes_over_links_that_are_cut_count_once(trainer, tmp_pat
     ("--wire_dtype=int8",),
     ("--wire_dtype=bfloat16", "--wire_top=0.5"),
 ], ids=["bfloat16", "int8", "largest"])
+@pytest.mark.full(but=("int8",))
 def test_what_a_cut_connection_was_told_is_told_again(trainer, tmp_path, wire):
     """bfloat16 is sent as differences from what a connection has brought: after each cut everything is sent again.
     Packed answers lead from one version to the next: after a cut all is sent."""
@@ -367,6 +373,7 @@ def test_a_restore_over_links_that_are_cut(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.full(but=("async",))
 def test_half_open_links_cost_one_lease_together(trainer, tmp_path, mode):
     """Every connection goes silent at once, without notice: all are reopened after one lease, not one lease each."""
     dice, steps, lease_s = generator(), 1000000, 10  # long, so that a slow machine does not look like a second lease

@@ -64,6 +64,7 @@ def faults_of(manifests):
     return json.loads(result.stdout)
 
 
+@pytest.mark.full
 def test_what_operators_bring_is_as_they_publish_it():
     jobset, runtime, job, monitor = found = manifests("jobset/jobset.yaml", "kubeflow/runtime.yaml",
                                                       "kubeflow/trainjob.yaml", "monitoring/servicemonitor.yaml")
@@ -291,6 +292,7 @@ def variant_of(name):
 
 
 @pytest.mark.parametrize("variant", ["base", "jobset"])
+@pytest.mark.full(but=("base",))
 def test_pods_train_and_save_at_their_end(trainer, tmp_path, variant):
     templates, cluster = variant_of(variant)
     names = host_names(json.loads(cluster))

@@ -130,6 +130,7 @@ def open_folder():
         yield pathlib.Path(folder)
 
 
+@pytest.mark.full
 def test_packing_leaves_no_trace(release, open_folder):
     """Another folder, hour, time zone, umask, language, and user if another is available."""
     other, out = open_folder / "a folder of another name", open_folder / "out"
@@ -157,10 +158,9 @@ def explain(one, other):
     return subprocess.run(["diffoscope", one, other], capture_output=True, text=True).stdout
 
 
-def test_a_build_leaves_no_trace(full, tmp_path):
-    """The whole release, from two clones: libraries, kernels, programs, packages."""
-    if not full:
-        pytest.skip("builds all libraries four times: make test-full")
+@pytest.mark.full
+def test_a_build_leaves_no_trace(tmp_path):
+    """The whole release, from two clones, which builds all libraries four times."""
     made = []
     for name, umask, zone in (("one", 0o022, "UTC"), ("another/with a longer name", 0o077, "Asia/Kathmandu")):
         folder = tmp_path / name.replace(" ", "-")
@@ -347,6 +347,7 @@ def test_a_misspelt_word_of_a_text_is_no_chance():
     assert not is_chance("I: trainer: spelling-error-in-binary learning learn [usr/bin/trainer]")
 
 
+@pytest.mark.full
 def test_lintian_has_nothing_to_say(release, full):
     packages = [package(release, machine) for machine in (TREES if full else [OWN])]
     result = subprocess.run(["lintian", "--display-info", "--fail-on", "error,warning", "--allow-root", *packages],

@@ -41,6 +41,7 @@ def floats(path):
     (1, ("--local_steps=3", "--aggregate=trimmed_mean", "--trim=0.34", "--clip_difference_norm=0.5")),
     (1, ("--local_epochs=1", "--data_sharding=disjoint", "--clip_difference_norm=0.3", "--batch_size=50")),
 ])
+@pytest.mark.full(but=("1-flags0", "2-flags1", "2-flags3"))
 def test_a_cluster_gives_the_bits_of_one_process_that_plays_it(trainer, tmp_path, ps, flags):
     flags = ("--train_steps=6", *flags)
     with Cluster(trainer, tmp_path, ps=ps, workers=3, flags=(*ROUNDS, *flags, "--train_dir=kept")) as cluster:
@@ -472,6 +473,7 @@ def test_columns_that_do_not_go_together_are_named(trainer, tmp_path):
     (*SMALL_MESSAGES, "--local_steps=20", "--optimizer=adam", "--train_steps=40", "--save_steps=5"),
     ("--wire_dtype=int8", "--train_steps=400", "--save_steps=50"),
 ])
+@pytest.mark.full(but=("flags1",))
 def test_what_small_messages_leave_behind_survives_kills(trainer, tmp_path, flags):
     """Killed again and again, workers and all, a job ends with the bits of an undisturbed one."""
     flags = (*ROUNDS, "--min_replicas=2", "--validate_steps=1000", *flags)

@@ -11,6 +11,7 @@ from runs import wait_for
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.full(but=("async",))
 def test_a_worker_that_is_not_listed_joins_and_goes(trainer, tmp_path, mode):
     flags = ("--elastic=1", "--train_steps=1000000", "--lease_secs=5", "--learning_rate=0.05",
              *(("--issync=1",) if mode == "sync" else ()))

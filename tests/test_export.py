@@ -136,6 +136,7 @@ def test_diff_shows_names_of_strangers(trainer, digits, tmp_path):
 
 @pytest.mark.parametrize("weights", SUFFIX)
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "identity"])
+@pytest.mark.full(but=("relu-raw", "tanh-averaged", "sigmoid-raw", "identity-averaged"))
 def test_onnxruntime_gives_the_same_logits(trainer, mnist, tmp_path, activation, weights):
     """On the whole test set, within 1e-5 of the double-precision result from the checkpoint's weights; and its classes
     are correct as often as `eval` says."""

@@ -87,6 +87,7 @@ def test_serve_forever(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("ps, depth, dtype", [(1, 3, "float32"), (3, 0, "float32"), (3, 3, "bfloat16")])
+@pytest.mark.full(but=("3-3-bfloat16",))
 def test_max_staleness_is_exact(trainer, tmp_path, ps, depth, dtype):
     """A worker that stands still lets the other one advance by that many steps, and no further, until it moves again.
 

@@ -155,6 +155,7 @@ def test_without_glibc_it_says_so(trainer, tmp_path, gpu):
 
 
 @only_fake
+@pytest.mark.full
 def test_every_part_of_its_bench_runs(root, gpu, mnist):
     """What it would measure on a GPU; here with a network and a time that suit a CPU."""
     step = root / "build/bench/gpu_bench"
@@ -397,6 +398,7 @@ def test_it_learns_as_the_cpu_does(trainer, gpu, tmp_path):
     ("--optimizer=sgd", "--layers=784,17,9,10", "--activation=tanh", "--dropout=0.3", "--learning_rate=0.1"),
     ("--layers=784,10", "--micro_batches=3", "--label_smoothing=0.1", "--ema_decay=0.9", "--weight_decay=0.01"),
 ], ids=["clipped", "deep", "regression"])
+@pytest.mark.full(but=("deep", "regression"))
 def test_other_networks_follow_the_cpu(trainer, gpu, tmp_path, flags):
     flags = (*flags, "--train_steps=20", "--log_steps=5")
     on_gpu = train(trainer, *GPU, *flags, cwd=tmp_path)
@@ -433,6 +435,7 @@ def test_an_interrupted_run_goes_on_with_the_same_bits(trainer, gpu, tmp_path):
 
 
 @pytest.mark.parametrize("precision, close", [("tf32", 5e-3), ("bfloat16", 5e-2)])
+@pytest.mark.full(but=("bfloat16-0.05",))
 def test_precision_is_what_was_asked_for(trainer, gpu, tmp_path, precision, close):
     """A short training, its checkpoint, the evaluation of that, and float32 going on from there."""
     if REAL and float(devices(trainer)["devices"][0]["compute_capability"]) < 8:
@@ -479,6 +482,7 @@ def test_precision_without_a_gpu(trainer, tmp_path, gpu, monkeypatch):
 
 
 @pytest.mark.parametrize("batch", [1, 33, 257])
+@pytest.mark.full(but=("33",))
 def test_batches_that_divide_nothing(trainer, gpu, tmp_path, batch):
     flags = (f"--batch_size={batch}", "--train_steps=30", "--log_steps=5", "--optimizer=sgd", "--learning_rate=0.05")
     on_gpu = train(trainer, *GPU, *flags, cwd=tmp_path)

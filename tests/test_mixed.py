@@ -36,6 +36,7 @@ def test_it_knows_a_key_more(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("leads", [True, False], ids=["the other leads", "this one leads"])
+@pytest.mark.full(but=("the other leads",))
 def test_they_train_together(trainer, other, tmp_path, leads):
     with OpenFleet(trainer, tmp_path / "fleet") as fleet:
         leaders, followers = ("ps 0", "worker 0"), ("ps 1", "worker 1")

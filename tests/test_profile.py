@@ -61,6 +61,7 @@ def test_without_the_flag_nothing_is_written(run, tmp_path):
 
 
 @pytest.mark.parametrize("issync", (0, 1))
+@pytest.mark.full(but=("1",))
 def test_a_cluster_is_one_trace(run, tmp_path, issync):
     slow = [flag for flag in SMALL if "batch_size" not in flag] + ["--batch_size=400"]
     run("cluster", "--ps=2", "--workers=2", f"--issync={issync}", *slow, "--train_steps=300", "--validate_steps=50",

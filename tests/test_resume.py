@@ -40,6 +40,7 @@ def test_resumed_at_any_step(trainer, tmp_path, recipe, seed):
 
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.full(but=("15-143",))
 def test_interrupted_runs_go_on_where_they_were(trainer, tmp_path, number, status, seed):
     flags = (*SMALL, "--layers=784,200,10", "--optimizer=adam", "--ema_decay=0.99", "--log_steps=50",
              "--validate_steps=130")

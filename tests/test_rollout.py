@@ -222,6 +222,7 @@ def test_abort(fleet):
 
 
 @pytest.mark.parametrize("who", ["ps 0", "ps 1", "worker 0", "worker 1"])
+@pytest.mark.full(but=("ps 0", "worker 1"))
 def test_a_member_that_dies_while_it_is_watched(fleet, who):
     fleet.start_and_train()
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, learning_rate=0.05), "--yes",
@@ -334,6 +335,7 @@ def is_gone(pid):
 
 
 @pytest.mark.parametrize("crowded", (True, False))
+@pytest.mark.full(but=("True",))
 def test_on_a_crowded_machine_training_gives_way(trainer, tmp_path, crowded):
     """4 members on 1 CPU: computing threads are nicer than answering ones, and a restart does not inherit that. A
     member that has restarted is still its parent's child."""
@@ -667,6 +669,7 @@ def test_hosts_are_added_at_the_end(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["current", "00000002.json"])
+@pytest.mark.full(but=("current",))
 def test_a_damaged_record_of_versions_heals(open_fleet, name):
     """As after a power cut: what is whole comes into force, and the fleet brings the rest."""
     fleet = open_fleet

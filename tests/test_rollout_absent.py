@@ -78,6 +78,7 @@ def ends(operator, timeout=240):
 
 
 @pytest.mark.parametrize("issync", [False, True])
+@pytest.mark.full(but=("False",))
 def test_the_others_change_without_it(trainer, tmp_path, issync):
     with Absent(trainer, tmp_path / "fleet", cluster={"issync": issync}) as fleet:
         fleet.switch_off()
@@ -95,9 +96,8 @@ def test_the_others_change_without_it(trainer, tmp_path, issync):
 
 
 @pytest.mark.parametrize("phase", ["staging", "worker 0 tries", "all restart in", "watching"])
-def test_it_comes_back_meanwhile(fleet, full, phase):
-    if not full and phase not in ("worker 0 tries", "all restart in"):
-        pytest.skip("in make test-full")
+@pytest.mark.full(but=("worker 0 tries", "all restart in"))
+def test_it_comes_back_meanwhile(fleet, phase):
     operator = fleet.begin(2, "--healthy_secs=5", train={"batch_size": 40})
     fleet.in_phase(f"{phase} version 2")
     fleet.come()
@@ -121,10 +121,9 @@ def test_all_go_back_without_it(fleet):
 
 
 @pytest.mark.parametrize("phase, version", [("staging", 1), ("all restart in", 2), ("watching", 1)])
-def test_the_leader_dies_meanwhile(fleet, full, phase, version):
+@pytest.mark.full(but=("all restart in-2", "watching-1"))
+def test_the_leader_dies_meanwhile(fleet, phase, version):
     """The next leader knows who was off, and continues without it, or rolls back."""
-    if not full and phase == "staging":
-        pytest.skip("in make test-full")
     operator = fleet.begin(2, "--healthy_secs=5", train={"batch_size": 40})
     fleet.in_phase(f"{phase} version 2")
     fleet.kill("ps 0")

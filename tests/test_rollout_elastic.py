@@ -106,10 +106,9 @@ def test_one_that_can_not_says_why(fleet):
                           ("watching", {"learning_rate": 0.04}), ("worker 0 tries", {"batch_size": 40}),
                           ("all restart in", {"batch_size": 40}), ("watching", {"batch_size": 40}),
                           ("restarting in", {"num_threads": 2})])
-def test_one_goes_and_one_comes_meanwhile(fleet, full, phase, sections):
+@pytest.mark.full(but=("switching to-sections1", "all restart in-sections4"))
+def test_one_goes_and_one_comes_meanwhile(fleet, phase, sections):
     """One leaves for good, silently; and a new one has only the fleet's first config."""
-    if not full and (phase, *sections) not in (("switching to", "learning_rate"), ("all restart in", "batch_size")):
-        pytest.skip("in make test-full")
     begin(fleet, issync=phase == "all restart in")
     operator = subprocess.Popen([fleet.trainer, "rollout", fleet.candidate(2, train=sections), "--yes",
                                  "--healthy_secs=3", *fleet.job_flags()],

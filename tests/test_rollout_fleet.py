@@ -1,6 +1,6 @@
 """A fleet of real processes, and good and bad rollouts: whatever happens in whichever phase, it reaches one version.
 
-40 members, 100 in make test-full (or TRAINER_FLEET of them), each under the program's own supervisor, so that a killed
+24 members, 100 in make test-full (or TRAINER_FLEET of them), each under the program's own supervisor, so that a killed
 one comes back.
 """
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.alone if FULL else pytest.mark.xdist_group("fleet")
 
 @pytest.fixture(scope="module")
 def fleet(trainer, full, tmp_path_factory):
-    members = int(os.environ.get("TRAINER_FLEET", 100 if full else 40))
+    members = int(os.environ.get("TRAINER_FLEET", 100 if full else 24))
     with Trial(trainer, tmp_path_factory.mktemp("fleet") / "north", members) as fleet:
         fleet.start_and_train()
         yield fleet
@@ -78,9 +78,8 @@ def test_one_that_diverges_goes_back(fleet):
 
 @pytest.mark.parametrize("phase", ["staging", "switching to", "watching"])
 @pytest.mark.parametrize("who", ["worker 1", "worker 0", "ps 1", "ps 0"])
-def test_who_dies_in_a_live_one(fleet, full, who, phase):
-    if not full and (who, phase) not in (("ps 0", "switching to"), ("worker 0", "watching")):
-        pytest.skip("in make test-full")
+@pytest.mark.full(but=("ps 0-switching to", "worker 0-watching"))
+def test_who_dies_in_a_live_one(fleet, who, phase):
     operator, version = fleet.begin("--healthy_secs=3", train={"learning_rate": 0.02 + fleet.version / 1000})
     fleet.in_phase(f"{phase} version {version}")
     fleet.kill_child(who)
@@ -90,10 +89,8 @@ def test_who_dies_in_a_live_one(fleet, full, who, phase):
 @pytest.mark.parametrize("phase", ["staging", "worker 0 tries", "worker 0 saves the job before the restart in",
                                    "all restart in", "watching"])
 @pytest.mark.parametrize("who", ["worker 1", "worker 0", "ps 1", "ps 0"])
-def test_who_dies_in_one_of_the_whole_job(fleet, full, who, phase):
-    if not full and (who, phase) not in (("worker 0", "worker 0 tries"), ("ps 0", "all restart in"),
-                                         ("ps 1", "watching")):
-        pytest.skip("in make test-full")
+@pytest.mark.full(but=("worker 0-worker 0 tries", "ps 0-all restart in", "ps 1-watching"))
+def test_who_dies_in_one_of_the_whole_job(fleet, who, phase):
     operator, version = fleet.begin("--healthy_secs=3", train={"batch_size": 20 + fleet.version})
     fleet.in_phase(f"{phase} version {version}")
     fleet.kill_child(who)
@@ -120,9 +117,9 @@ def test_a_partition_while_it_switches(fleet, full):
     settle(fleet, operator, version)
 
 
-def test_keys_of_machines(fleet, full):
-    if not full:
-        pytest.skip("in make test-full; test_rollout.py has a smaller one")
+@pytest.mark.full
+def test_keys_of_machines(fleet):
+    """test_rollout.py has a smaller one for `make test`."""
     make_digits(fleet)
     done, output = settle(fleet, *fleet.begin("--healthy_secs=1", cluster={"recovery_wait_secs": 0.7}))
     assert done, output

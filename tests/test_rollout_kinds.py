@@ -99,8 +99,7 @@ def test_programs_that_do_no_good(fleet, canaries, trainer, full):
     assert {name: len(fleet.events(name, "start")) for name in starts} == starts
 
 
-def test_both_kinds_change_a_key_of_the_job(fleet, full):
-    if not full:
-        pytest.skip("in make test-full")
+@pytest.mark.full
+def test_both_kinds_change_a_key_of_the_job(fleet):
     done, output = settle(fleet, *fleet.begin("--healthy_secs=1", train={"batch_size": 25}))
     assert done, output

@@ -141,6 +141,7 @@ def test_an_end_that_has_been_passed_is_refused(trainer, tmp_path, keys, last):
 
 
 @pytest.mark.parametrize("sharding", ["shuffled", "chief"])
+@pytest.mark.full(but=("chief",))
 def test_workers_move_to_another_address(trainer, tmp_path, sharding):
     with OpenFleet(trainer, tmp_path / "fleet", ps=1, workers=3, data={"data_sharding": sharding}) as fleet:
         fleet.start_and_train()

@@ -45,6 +45,7 @@ def come_later(fleet, version, *names):
         assert fleet.events(name, "start")[-1]["config_version"] == version
 
 
+@pytest.mark.full(but=("sync",))
 def test_fewer_are_enough(fleet):
     """At once, with a learning rate that applies from the first step."""
     output = rolls(fleet, 2, cluster={"min_workers": 2}, train={"learning_rate": 0.02})
@@ -66,6 +67,7 @@ def begin(fleet, version, **sections):
 
 @pytest.mark.parametrize("section, keys", [("cluster", {"min_workers": 3}), ("train", {"num_threads": 2}),
                                            ("train", {"batch_size": 40})])
+@pytest.mark.full(but=("sync-cluster-keys0", "async-train-keys2"))
 def test_it_waits_on_and_is_watched_once_it_trains(fleet, section, keys):
     """Live, local, of the whole job: none is rolled back for lack of steps, of which there were none before."""
     missing = 1 if section == "cluster" else 2
@@ -90,6 +92,7 @@ def test_it_waits_on_and_is_watched_once_it_trains(fleet, section, keys):
     wait_for(lambda: {fleet.versions()[name] for name in fleet.members} == {3}, "version 3 everywhere")
 
 
+@pytest.mark.full(but=("sync",))
 def test_a_list_without_those_who_never_came(fleet):
     rolls(fleet, 2, cluster={"min_workers": 2, "worker_hosts": fleet.worker_hosts[:HERE]})
     trains(fleet)

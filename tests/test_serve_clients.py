@@ -297,6 +297,7 @@ def test_the_description_names_the_paths_that_there_are(served):
             *headers["Allow"].split(", ")}, path
 
 
+@pytest.mark.full
 def test_schemathesis_finds_nothing(served, models):
     """Requests made up from the description: no 5xx, answers as described, Allow right, no undocumented statuses."""
     description = json.loads(served.get("/openapi.json")[1])

@@ -75,6 +75,7 @@ def test_a_whole_cluster_by_the_environment_alone(trainer, tmp_path):
 
 @pytest.mark.parametrize("number, status", [(signal.SIGUSR1, 138), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("sync", ["--noissync", "--issync"])
+@pytest.mark.full(but=("--noissync-10-138", "--issync-15-143"))
 def test_all_are_asked_to_leave_at_once_and_the_job_goes_on_later(trainer, tmp_path, number, status, sync):
     """Preemption, a time limit, a drained pod: the ps stay until worker 0 has saved their state."""
     with Cluster(trainer, tmp_path, ps=2, flags=("--train_steps=100000000", "--leave_secs=3600", "--train_dir=run",

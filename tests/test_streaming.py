@@ -42,6 +42,7 @@ def test_it_learns_from_every_record(trainer, tmp_path, sets, name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.full(but=("idx", "tfrecord"))
 def test_a_resumed_run_gives_the_same_bits(trainer, tmp_path, sets, name):
     """Stopped in the first window, in the middle of one, where an epoch ends; with other numbers of threads."""
     flags = (*FLAGS, f"--data_dir={sets / name}", "--micro_batches=2", "--validate_steps=30")
@@ -52,6 +53,7 @@ def test_a_resumed_run_gives_the_same_bits(trainer, tmp_path, sets, name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.full(but=("idx", "tfrecord"))
 def test_a_tenth_is_held_out(trainer, tmp_path, sets, name):
     """A reader may know the total only at the end; a streaming set is the same as if it had been known."""
     flags = [flag for flag in FLAGS
@@ -187,6 +189,7 @@ SYNC = ("--issync=1", "--train_steps=120", "--train_dir=kept", "--min_workers=2"
 
 @pytest.mark.parametrize("name, flags", [("tfrecord", ()), ("gzip", ("--data_sharding=chief",)),
                                          ("idx", ("--data_sharding=chief", "--wire_dtype=float32"))])
+@pytest.mark.full(but=("tfrecord-flags0",))
 def test_workers_give_the_bits_of_one_process(trainer, tmp_path, sets, name, flags):
     common = (*FLAGS, "--data_source=auto", f"--data_dir={sets / name}")
     with Cluster(trainer, tmp_path / "many", workers=2, flags=(*common, *SYNC, *flags)) as cluster:

@@ -41,6 +41,7 @@ def assert_same(trainer, cluster, workers, *flags):
     (3, 2, ("--optimizer=adadelta", "--layers=784,100,50,10", "--placement=greedy", "--dropout=0.2")),
     (4, 2, ("--layers=784,10", "--initializer=zeros", "--batch_size=77")),
 ])
+@pytest.mark.full(but=("1-2-flags0", "2-2-flags2", "4-2-flags5"))
 def test_all_workers_give_the_bits_of_one_process(trainer, tmp_path, ps, workers, flags):
     """Each worker computes what the micro-batch with its index would have been."""
     flags = ("--train_steps=60", *flags)
@@ -107,6 +108,7 @@ def test_bfloat16_on_the_wire_learns_as_well(trainer, tmp_path):
 
 
 @pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.full(but=("1",))
 def test_a_slow_worker_is_hidden_by_backups(trainer, tmp_path, ps):
     """Worker 2 is stopped most of the time; two of three gradients make a step, so nobody waits for it."""
     flags = ("--train_steps=100000", "--replicas_to_aggregate=2", "--lease_secs=30")

@@ -182,6 +182,7 @@ def test_a_column_that_is_called_as_an_output(trainer, tmp_path):
 
 @pytest.mark.parametrize("names", [["flag", "error", "probabilities"], ["trainer/one", "layer0/sums", "softmax"],
                                    ["prediction", "prediction_", "id"]])
+@pytest.mark.full(but=("names0",))
 def test_whatever_columns_are_called(trainer, tmp_path, names):
     """Names are the user's, whatever a graph calls its own values; no initializer is there for nothing."""
     columns, signal, _ = table(5)
