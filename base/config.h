@@ -123,7 +123,7 @@ struct config_model {
     double init_bias;              /* every bias starts here */
 };
 
-/* What validation measures; METRIC_AUTO: evaluation_best_metric (worker/evaluate.h) says. */
+/* What validation measures; METRIC_AUTO: evaluation_best_metric (worker/evaluation/evaluate.h) says. */
 enum metric {
     METRIC_AUTO,
     METRIC_LOSS,
@@ -278,9 +278,9 @@ struct config_output {
     double save_model_secs;    /* 0 = not by time */
     int max_to_keep;           /* 0 = all */
     double keep_every_n_hours; /* 0 = none kept for good */
-    int kept_rows;             /* held-out rows stored in each checkpoint (worker/kept_rows.h); or CONFIG_AUTO */
-    char *checkpoint_key;      /* file with the secret of checkpoints' digests; "" = none */
-    bool shared_files;         /* files of a run may be read by other users, as the umask says */
+    int kept_rows;        /* held-out rows stored in each checkpoint (worker/evaluation/kept_rows.h); or CONFIG_AUTO */
+    char *checkpoint_key; /* file with the secret of checkpoints' digests; "" = none */
+    bool shared_files;    /* files of a run may be read by other users, as the umask says */
     int64_t log_steps;
     int64_t validate_steps;       /* 0 = at the end of every epoch */
     char *summary_dir;            /* "" = a folder in train_dir, if there is one */

@@ -17,8 +17,8 @@
 #include "ps/checkpoint/folder.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
+#include "worker/evaluation/kept_rows.h"
 #include "worker/export/outcome.h"
-#include "worker/kept_rows.h"
 
 bool served_init(struct served *served, const char *name, const char *source, struct error *error)
 {

@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/profile.h"
 #include "worker/cpu/engine.h"
-#include "worker/data/streaming/streaming.h"
+#include "worker/data/batch_source.h"
 #include "worker/engine.h"
 
 /* --- Training --- */

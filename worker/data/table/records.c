@@ -9,7 +9,7 @@
 
 #include "base/config/keys.h"
 #include "base/text/text.h"
-#include "worker/data/signature.h"
+#include "worker/data/stream.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"

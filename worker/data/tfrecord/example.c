@@ -11,7 +11,7 @@
 #include "base/config.h"
 #include "base/text/text.h"
 #include "worker/data/image.h"
-#include "worker/data/signature.h"
+#include "worker/data/stream.h"
 
 /* --- Features --- */
 

@@ -30,7 +30,7 @@
 #include "net/credentials.h"
 #include "net/socket.h"
 #include "ps/status.h"
-#include "worker/profile/trace.h"
+#include "worker/export/profile.h"
 
 enum {
     MOST_MEMBERS = 256,
