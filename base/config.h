@@ -80,6 +80,7 @@ struct config_cluster {
     int max_staleness;               /* steps a worker may be ahead of the slowest; 0 = no limit */
     enum wire_dtype wire_dtype;      /* of gradients and parameters on the wire */
     double wire_top;                 /* share of a gradient's elements sent, the largest first; 1 = all */
+    bool local;                      /* exchange through shared memory with members on this machine */
     int pipeline_depth;              /* pushes that may be in flight while the next step computes */
     double lease_secs;               /* a member not heard from for this long counts as lost */
     double recovery_wait_secs;       /* longest delay between reconnects to a lost ps */

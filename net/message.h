@@ -238,7 +238,7 @@ static inline uint32_t generation_after(uint32_t generation)
 
 /*
  * Names of the spans by which `trainer profile` pairs a worker's requests with a ps's answers, and so aligns their
- * clocks (worker/profile/trace.c). Members' profile files contain them: renaming one makes older profiles unalignable.
+ * clocks (worker/export/profile.c). Members' profile files contain them: renaming one makes older profiles unalignable.
  */
 
 /* On the worker. */

@@ -109,6 +109,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "share of a gradient's floats that a worker sends, the largest ones; the rest is added to the "
                     "next gradient; in synchronous training parameters are sent back in the same way; 1 = all"},
+    {"cluster", "local", KEY_SWITCH, AT(cluster.local), .initial = "true", .scope = SCOPE_MACHINE,
+     .change = CHANGE_LOCAL,
+     .description = "workers exchange gradients and parameters with a ps of the same machine and user through shared "
+                    "memory; false = as with all others, over TLS"},
     {"cluster", "pipeline_depth", KEY_COUNT, AT(cluster.pipeline_depth), .maximum = 8, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "pushes that may be in flight while a worker computes its next step"},
