@@ -423,179 +423,155 @@ static void handle_ready(void *context, struct http_request *request)
 
 /* --- metrics --- */
 
-static void put_family(struct text_buffer *text, bool open, const char *name, const char *type, const char *help)
+static void put_requests(const struct metrics *to, struct service *service)
 {
-    const char *total = !open && strcmp(type, "counter") == 0 ? "_total" : "";
-    text_buffer_add(text, "# TYPE %s%s %s\n# HELP %s%s %s\n", name, total, type, name, total, help);
-}
-
-static void put_requests(struct text_buffer *text, bool open, struct service *service)
-{
-    static const char *const outcomes[] = {"answered", "faulty", "refused", "left"};
-    put_family(text, open, "trainer_serve_requests", "counter",
-               "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue or memory full, "
-               "or no model yet), left (the client did not wait).");
+    static const char name[] = "trainer_serve_requests", *const outcomes[] = {"answered", "faulty", "refused", "left"};
+    metrics_family(to, METRIC_COUNTER, name, "",
+                   "Prediction requests by outcome: answered, faulty (the client's fault), refused (queue or memory "
+                   "full, or no model yet), left (the client did not wait).");
     for (int i = 0; i < service->count; i++) {
         struct served_counts *counts = &service->models[i].counts;
         const uint64_t values[] = {atomic_load(&counts->answered), atomic_load(&counts->faulty),
                                    atomic_load(&counts->refused), atomic_load(&counts->left)};
         for (int k = 0; k < 4; k++) {
-            text_buffer_add(text, "trainer_serve_requests_total{model=\"%s\",outcome=\"%s\"} %llu\n",
-                            service->models[i].name, outcomes[k], (unsigned long long)values[k]);
+            metrics_sample(to, METRIC_COUNTER, name, (double)values[k], "model", service->models[i].name, "outcome",
+                           outcomes[k], NULL);
         }
     }
 }
 
-/* bounds: NULL: powers of two. */
-static void put_histogram(struct text_buffer *text, const char *name, const char *model, const double *bounds,
-                          const atomic_uint_fast64_t *buckets, int count, double total)
+enum { MOST_BUCKETS = SERVED_LATENCY_BUCKETS };
+_Static_assert((int)SERVED_BATCH_BUCKETS <= (int)MOST_BUCKETS, "room for both");
+
+static void put_histogram(const struct metrics *to, const char *name, const char *model, const double *bounds,
+                          const atomic_uint_fast64_t *buckets, int count, double sum)
 {
-    uint64_t sum = 0;
+    uint64_t counts[MOST_BUCKETS];
     for (int i = 0; i < count; i++) {
-        char bound[32] = "+Inf";
-        sum += atomic_load(&buckets[i]);
-        if (i < count - 1) {
-            snprintf(bound, sizeof bound, "%g", bounds ? bounds[i] : (double)(1 << i));
-        }
-        text_buffer_add(text, "%s_bucket{model=\"%s\",le=\"%s\"} %llu\n", name, model, bound, (unsigned long long)sum);
+        counts[i] = atomic_load(&buckets[i]);
     }
-    text_buffer_add(text, "%s_sum{model=\"%s\"} %.15g\n%s_count{model=\"%s\"} %llu\n", name, model, total, name, model,
-                    (unsigned long long)sum);
+    metrics_histogram(to, name, "model", model, bounds, counts, count, sum);
 }
 
-static void put_histograms(struct text_buffer *text, bool open, struct service *service)
+static void put_histograms(const struct metrics *to, struct service *service)
 {
-    put_family(text, open, "trainer_serve_latency_seconds", "histogram",
-               "From the end of a request to the beginning of its response.");
-    for (int i = 0; i < service->count; i++) {
-        const struct served_counts *counts = &service->models[i].counts;
-        put_histogram(text, "trainer_serve_latency_seconds", service->models[i].name, work_latency_bounds,
-                      counts->latency, SERVED_LATENCY_BUCKETS, (double)atomic_load(&counts->latency_us) / 1e6);
+    static const char latency[] = "trainer_serve_latency_seconds", batch[] = "trainer_serve_batch_rows";
+    double powers[SERVED_BATCH_BUCKETS];
+    for (int i = 0; i < SERVED_BATCH_BUCKETS; i++) {
+        powers[i] = 1 << i;
     }
-    put_family(text, open, "trainer_serve_batch_rows", "histogram", "Rows computed together.");
+    metrics_family(to, METRIC_HISTOGRAM, latency, "seconds",
+                   "From the end of a request to the beginning of its response.");
     for (int i = 0; i < service->count; i++) {
         const struct served_counts *counts = &service->models[i].counts;
-        put_histogram(text, "trainer_serve_batch_rows", service->models[i].name, NULL, counts->batch,
-                      SERVED_BATCH_BUCKETS, (double)atomic_load(&counts->rows));
+        put_histogram(to, latency, service->models[i].name, work_latency_bounds, counts->latency,
+                      SERVED_LATENCY_BUCKETS, (double)atomic_load(&counts->latency_us) / 1e6);
+    }
+    metrics_family(to, METRIC_HISTOGRAM, batch, "", "Rows computed together.");
+    for (int i = 0; i < service->count; i++) {
+        const struct served_counts *counts = &service->models[i].counts;
+        put_histogram(to, batch, service->models[i].name, powers, counts->batch, SERVED_BATCH_BUCKETS,
+                      (double)atomic_load(&counts->rows));
     }
 }
 
-static void put_memory(struct text_buffer *text, bool open, const struct service *service)
+static void put_memory(const struct metrics *to, const struct service *service)
 {
+    static const char refused[] = "trainer_serve_memory_refused";
     struct http_counts counts;
     http_server_counts(service->server, &counts);
-    put_family(text, open, "trainer_serve_memory_bytes", "gauge", "Memory of requests and responses in progress.");
-    text_buffer_add(text, "trainer_serve_memory_bytes %zu\n", counts.memory);
-    put_family(text, open, "trainer_serve_memory_peak_bytes", "gauge", "The most that it has been.");
-    text_buffer_add(text, "trainer_serve_memory_peak_bytes %zu\n", counts.peak_memory);
-    put_family(text, open, "trainer_serve_memory_limit_bytes", "gauge", "Its limit: --max_memory_mb.");
-    text_buffer_add(text, "trainer_serve_memory_limit_bytes %zu\n", counts.most_memory);
-    put_family(text, open, "trainer_serve_memory_refused", "counter",
-               "Requests for memory refused: too_large for one request, or too_busy with others.");
-    text_buffer_add(text, "trainer_serve_memory_refused_total{reason=\"too_large\"} %llu\n",
-                    (unsigned long long)counts.too_large);
-    text_buffer_add(text, "trainer_serve_memory_refused_total{reason=\"too_busy\"} %llu\n",
-                    (unsigned long long)counts.too_busy);
+    metrics_one(to, METRIC_GAUGE, "trainer_serve_memory_bytes", "bytes", (double)counts.memory,
+                "Memory of requests and responses in progress.");
+    metrics_one(to, METRIC_GAUGE, "trainer_serve_memory_peak_bytes", "bytes", (double)counts.peak_memory,
+                "The most that it has been.");
+    metrics_one(to, METRIC_GAUGE, "trainer_serve_memory_limit_bytes", "bytes", (double)counts.most_memory,
+                "Its limit: --max_memory_mb.");
+    metrics_family(to, METRIC_COUNTER, refused, "",
+                   "Requests for memory refused: too_large for one request, or too_busy with others.");
+    metrics_sample(to, METRIC_COUNTER, refused, (double)counts.too_large, "reason", "too_large", NULL);
+    metrics_sample(to, METRIC_COUNTER, refused, (double)counts.too_busy, "reason", "too_busy", NULL);
 }
 
-static void put_models(struct text_buffer *text, bool open, struct service *service)
+struct family {
+    const char *name;
+    enum metric_kind kind;
+    const char *help;
+};
+
+static void put_models(const struct metrics *to, struct service *service)
 {
-    static const struct {
-        const char *name, *type, *help;
-    } families[] = {
-        {"trainer_serve_model_version", "gauge", "Global step of the checkpoint in service; -1: none."},
-        {"trainer_serve_model_swaps", "counter", "Times that a newer checkpoint replaced an older one."},
-        {"trainer_serve_model_failures", "counter", "Checkpoints that could not be loaded or failed the self-check."},
+    static const struct family families[] = {
+        {"trainer_serve_model_version", METRIC_GAUGE, "Global step of the checkpoint in service; -1: none."},
+        {"trainer_serve_model_swaps", METRIC_COUNTER, "Times that a newer checkpoint replaced an older one."},
+        {"trainer_serve_model_failures", METRIC_COUNTER,
+         "Checkpoints that could not be loaded or failed the self-check."},
     };
     for (int f = 0; f < 3; f++) {
-        put_family(text, open, families[f].name, families[f].type, families[f].help);
+        metrics_family(to, families[f].kind, families[f].name, "", families[f].help);
         for (int i = 0; i < service->count; i++) {
             struct served *served = &service->models[i];
             pthread_mutex_lock(&served->mutex);
-            const long long values[] = {served->current ? (long long)served->current->number : -1,
-                                        (long long)served->swaps, (long long)served->failures};
+            const double values[] = {served->current ? (double)served->current->number : -1, (double)served->swaps,
+                                     (double)served->failures};
             pthread_mutex_unlock(&served->mutex);
-            text_buffer_add(text, "%s%s{model=\"%s\"} %lld\n", families[f].name, f > 0 ? "_total" : "", served->name,
-                            values[f]);
+            metrics_sample(to, families[f].kind, families[f].name, values[f], "model", served->name, NULL);
         }
     }
 }
 
-static void put_request_log(struct text_buffer *text, bool open, struct service *service)
+static void put_request_log(const struct metrics *to, struct service *service)
 {
-    static const char *const names[] = {"trainer_serve_logged_rows", "trainer_serve_lost_rows"};
-    static const char *const helps[] = {"Rows written to the request log.",
-                                        "Rows dropped from the request log because the disk could not keep up."};
+    static const struct family families[] = {
+        {"trainer_serve_logged_rows", METRIC_COUNTER, "Rows written to the request log."},
+        {"trainer_serve_lost_rows", METRIC_COUNTER,
+         "Rows dropped from the request log because the disk could not keep up."},
+    };
     for (int f = 0; service->log_options.folder && f < 2; f++) {
-        put_family(text, open, names[f], "counter", helps[f]);
+        metrics_family(to, families[f].kind, families[f].name, "", families[f].help);
         for (int i = 0; i < service->count; i++) {
             const struct request_log_counts counts = request_log_counts(service->models[i].log);
-            text_buffer_add(text, "%s_total{model=\"%s\"} %llu\n", names[f], service->models[i].name,
-                            (unsigned long long)(f == 0 ? counts.kept : counts.lost));
+            metrics_sample(to, families[f].kind, families[f].name, (double)(f == 0 ? counts.kept : counts.lost),
+                           "model", service->models[i].name, NULL);
         }
     }
 }
 
-static void put_label(struct text_buffer *text, const char *value)
+static void put_drift(const struct metrics *to, struct service *service)
 {
-    for (; *value != '\0'; value++) {
-        const char escaped[] = {'\\', *value == '\n' ? 'n' : *value};
-        const bool needs = *value == '"' || *value == '\\' || *value == '\n';
-        text_buffer_add_bytes(text, needs ? escaped : value, needs ? 2 : 1);
-    }
-}
-
-enum drift_metric { DRIFT_PSI, DRIFT_UNKNOWN, DRIFT_OUTSIDE };
-
-static void put_drift_column(struct text_buffer *text, enum drift_metric metric, const char *family, const char *model,
-                             const struct drift_state *state)
-{
-    if (metric == DRIFT_PSI && !isfinite(state->index)) {
-        return;
-    }
-    text_buffer_add(text, "%s%s{model=\"%s\",column=\"", family, metric == DRIFT_PSI ? "" : "_total", model);
-    put_label(text, state->name);
-    if (metric == DRIFT_PSI) {
-        text_buffer_add(text, "\"} %.6g\n", state->index);
-    } else {
-        text_buffer_add(text, "\"} %llu\n",
-                        (unsigned long long)(metric == DRIFT_UNKNOWN ? state->unknown : state->outside));
-    }
-}
-
-static void put_drift(struct text_buffer *text, bool open, struct service *service)
-{
-    static const struct {
-        const char *name, *type, *help;
-    } families[] = {
-        {"trainer_serve_psi", "gauge",
+    static const struct family families[] = {
+        {"trainer_serve_psi", METRIC_GAUGE,
          "Population stability index of a column against --reference; of the predictions where column is empty."},
-        {"trainer_serve_unknown_values", "counter", "Values that are categories which training saw rarely or never."},
-        {"trainer_serve_outside_values", "counter", "Numbers outside the range of --reference."},
+        {"trainer_serve_unknown_values", METRIC_COUNTER,
+         "Values that are categories which training saw rarely or never."},
+        {"trainer_serve_outside_values", METRIC_COUNTER, "Numbers outside the range of --reference."},
     };
-    for (int f = DRIFT_PSI; f <= DRIFT_OUTSIDE; f++) {
-        put_family(text, open, families[f].name, families[f].type, families[f].help);
+    for (int f = 0; f < 3; f++) {
+        metrics_family(to, families[f].kind, families[f].name, "", families[f].help);
         for (int i = 0; i < service->count; i++) {
             struct version *version = served_hold(&service->models[i]);
             for (int c = 0; version && c < version->drift.count; c++) {
                 const struct drift_state state = drift_state(&version->drift, c);
-                put_drift_column(text, (enum drift_metric)f, families[f].name, service->models[i].name, &state);
+                const double values[] = {state.index, (double)state.unknown, (double)state.outside};
+                if (isfinite(values[f])) { /* the index may not be known */
+                    metrics_sample(to, families[f].kind, families[f].name, values[f], "model", service->models[i].name,
+                                   "column", state.name, NULL);
+                }
             }
             version_let_go(version);
         }
     }
 }
 
-static void put_predictions(struct text_buffer *text, bool open, struct service *service)
+static void put_predictions(const struct metrics *to, struct service *service)
 {
-    put_family(text, open, "trainer_serve_predictions", "counter", "Rows by predicted class.");
+    metrics_family(to, METRIC_COUNTER, "trainer_serve_predictions", "", "Rows by predicted class.");
     for (int i = 0; i < service->count; i++) {
         struct version *version = served_hold(&service->models[i]);
         for (int c = 0; version && c < version->drift.classes; c++) {
             char name[OUTCOME_NAME];
-            text_buffer_add(text, "trainer_serve_predictions_total{model=\"%s\",class=\"", service->models[i].name);
-            put_label(text, outcome_name(&version->trained, c, name));
-            text_buffer_add(text, "\"} %llu\n", (unsigned long long)drift_class(&version->drift, c).count);
+            metrics_sample(to, METRIC_COUNTER, "trainer_serve_predictions",
+                           (double)drift_class(&version->drift, c).count, "model", service->models[i].name, "class",
+                           outcome_name(&version->trained, c, name), NULL);
         }
         version_let_go(version);
     }
@@ -604,24 +580,24 @@ static void put_predictions(struct text_buffer *text, bool open, struct service 
 static void handle_metrics(void *context, struct http_request *request)
 {
     struct service *service = context;
-    const bool open = http_request_accepts(request, "accept", "application/openmetrics-text");
     struct text_buffer text = {.account = http_request_account(request)};
-    metrics_write_process(&text, "serve", service->begun_s, service->server, open);
-    put_requests(&text, open, service);
-    put_memory(&text, open, service);
-    put_family(&text, open, "trainer_serve_queue_requests", "gauge", "Requests waiting for a worker.");
-    text_buffer_add(&text, "trainer_serve_queue_requests %d\n", work_waiting(service->work));
-    put_histograms(&text, open, service);
-    put_models(&text, open, service);
-    put_drift(&text, open, service);
-    put_predictions(&text, open, service);
-    put_request_log(&text, open, service);
-    if (open) {
+    const struct metrics to = {&text, http_request_accepts(request, "accept", "application/openmetrics-text")};
+    metrics_write_process(&to, "serve", service->begun_s, service->server);
+    put_requests(&to, service);
+    put_memory(&to, service);
+    metrics_one(&to, METRIC_GAUGE, "trainer_serve_queue_requests", "", work_waiting(service->work),
+                "Requests waiting for a worker.");
+    put_histograms(&to, service);
+    put_models(&to, service);
+    put_drift(&to, service);
+    put_predictions(&to, service);
+    put_request_log(&to, service);
+    if (to.open) {
         text_buffer_add(&text, "# EOF\n");
     }
     answer_text(context, request, &text,
-                open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
-                     : "text/plain; version=0.0.4; charset=utf-8");
+                to.open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                        : "text/plain; version=0.0.4; charset=utf-8");
 }
 
 /* --- drift --- */

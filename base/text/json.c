@@ -1,6 +1,6 @@
 /*
- * One recursive-descent scanner both checks the text and finds where a given value begins. The limit on depth bounds
- * the recursion.
+ * A recursive-descent scanner checks the text; its limit on depth bounds the recursion. What reads values then relies
+ * on that.
  */
 #include "base/text/json.h"
 
@@ -15,15 +15,9 @@ struct scanner {
     bool is_data;         /* NaN and Infinity are numbers */
     const uint8_t *wrong; /* where the first error is; NULL: none so far */
     struct error *error;
-
-    /* What json_find looks for; path NULL when only checking. */
-    const int *path;
-    int path_depth;
-    bool want_name;
-    const uint8_t *found;
 };
 
-static bool scan_value(struct scanner *scanner, int matched);
+static bool scan_value(struct scanner *scanner);
 
 static bool fail(struct scanner *scanner, const uint8_t *where, const char *reason)
 {
@@ -300,11 +294,7 @@ static void pass_numbers(struct scanner *scanner)
     }
 }
 
-/*
- * matched: how many elements of the path lead here, -1 if it leads elsewhere. Returns false also once the place is
- * found.
- */
-static bool scan_children(struct scanner *scanner, char close, int matched)
+static bool scan_children(struct scanner *scanner, char close)
 {
     if (++scanner->depth > JSON_MAX_DEPTH) {
         return fail(scanner, scanner->at, "nested too deeply");
@@ -314,23 +304,14 @@ static bool scan_children(struct scanner *scanner, char close, int matched)
         return false;
     }
     bool more = peek(scanner) != close;
-    for (int index = 0; more; index++) {
-        bool on_path = matched >= 0 && matched < scanner->path_depth && scanner->path[matched] == index;
-        int next = on_path ? matched + 1 : -1;
-        if (close == '}') {
-            const uint8_t *name = scanner->at;
-            if (!scan_name(scanner)) {
-                return false;
-            }
-            if (next == scanner->path_depth && scanner->want_name) {
-                scanner->found = name;
-                return false;
-            }
+    while (more) {
+        if (close == '}' && !scan_name(scanner)) {
+            return false;
         }
-        if (close == ']' && !scanner->path) {
+        if (close == ']') {
             pass_numbers(scanner);
         }
-        if (!scan_value(scanner, next) || !scan_separator(scanner, close, &more)) {
+        if (!scan_value(scanner) || !scan_separator(scanner, close, &more)) {
             return false;
         }
     }
@@ -339,18 +320,11 @@ static bool scan_children(struct scanner *scanner, char close, int matched)
     return true;
 }
 
-static bool scan_value(struct scanner *scanner, int matched)
+static bool scan_value(struct scanner *scanner)
 {
-    if (matched == scanner->path_depth && scanner->path) {
-        scanner->found = scanner->at;
-        return false;
-    }
     int c = peek(scanner);
-    if (c == '{') {
-        return scan_children(scanner, '}', matched);
-    }
-    if (c == '[') {
-        return scan_children(scanner, ']', matched);
+    if (c == '{' || c == '[') {
+        return scan_children(scanner, c == '{' ? '}' : ']');
     }
     if (c == '"') {
         return scan_string(scanner);
@@ -368,17 +342,9 @@ static size_t mark_size(const char *text, size_t size)
     return size >= 3 && memcmp(text, mark, 3) == 0 ? 3 : 0;
 }
 
-static void scan_begin(struct scanner *scanner, const char *text, size_t size, struct error *error)
-{
-    size_t skip = mark_size(text, size);
-    const uint8_t *bytes = (const uint8_t *)text;
-    *scanner = (struct scanner){
-        .begin = bytes + skip, .at = bytes + skip, .end = bytes + size, .error = error, .path_depth = -2};
-}
-
 static bool scan_document(struct scanner *scanner)
 {
-    if (!skip_space(scanner) || !scan_value(scanner, 0) || !skip_space(scanner)) {
+    if (!skip_space(scanner) || !scan_value(scanner) || !skip_space(scanner)) {
         return false;
     }
     return scanner->at == scanner->end || fail(scanner, scanner->at, "text after the end of the JSON value");
@@ -387,12 +353,11 @@ static bool scan_document(struct scanner *scanner)
 static bool check(const char *text, size_t size, bool is_utf8, bool is_data, struct json_place *place,
                   struct error *error)
 {
-    struct scanner scanner;
-    scan_begin(&scanner, text, size, error);
-    scanner.is_data = is_data;
+    const uint8_t *begin = (const uint8_t *)text + mark_size(text, size), *end = (const uint8_t *)text + size;
+    struct scanner scanner = {.begin = begin, .at = begin, .end = end, .is_data = is_data, .error = error};
     bool good = (!is_utf8 || check_utf8(&scanner)) && scan_document(&scanner);
     if (!good) {
-        *place = place_of(scanner.begin, scanner.wrong);
+        *place = place_of(begin, scanner.wrong);
     }
     return good;
 }
@@ -435,24 +400,6 @@ bool json_append(cJSON *list, cJSON *value)
         cJSON_Delete(value);
     }
     return done;
-}
-
-bool json_find(const char *text, size_t size, const int *path, int depth, bool name, struct json_place *place)
-{
-    struct error ignored;
-    struct scanner scanner;
-    scan_begin(&scanner, text, size, &ignored);
-    static const int nowhere;
-    scanner.path = depth > 0 ? path : &nowhere;
-    scanner.path_depth = depth;
-    scanner.want_name = name;
-    if (skip_space(&scanner)) {
-        scan_value(&scanner, 0);
-    }
-    if (scanner.found) {
-        *place = place_of(scanner.begin, scanner.found);
-    }
-    return scanner.found;
 }
 
 /* --- Values in place --- */
@@ -558,10 +505,7 @@ static struct json_value value_at(const char *at, const char *end)
 struct json_value json_whole(const char *text, size_t size)
 {
     const char *end = text + size;
-    if (size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) {
-        text += 3;
-    }
-    text = skip_blanks(text, end);
+    text = skip_blanks(text + mark_size(text, size), end);
     if (text < end && (*text == '[' || *text == '{')) { /* only blanks follow: no need to search for the end */
         while (end[-1] != ']' && end[-1] != '}') {
             end--;
@@ -719,4 +663,22 @@ bool json_is(struct json_value string, const char *text)
     }
     char own[256]; /* our own names are short, and longer columns are not looked up */
     return string.size <= sizeof own && json_unescape(string, own) == size && memcmp(own, text, size) == 0;
+}
+
+bool json_find(const char *text, size_t size, const int *path, int depth, bool name, struct json_place *place)
+{
+    struct json_value value = json_whole(text, size), member = {.kind = JSON_NONE};
+    bool is_object = false;
+    for (int i = 0; i < depth; i++) {
+        is_object = value.kind == JSON_OBJECT;
+        struct json_walk walk = json_walk(value);
+        for (int k = 0; k <= path[i]; k++) {
+            if (is_object ? !json_next_member(&walk, &member, &value) : !json_next(&walk, &value)) {
+                return false;
+            }
+        }
+    }
+    const char *found = name && is_object ? member.text : value.text;
+    *place = place_of((const uint8_t *)text + mark_size(text, size), (const uint8_t *)found);
+    return true;
 }

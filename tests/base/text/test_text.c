@@ -1,18 +1,23 @@
-/* Foreign text as terminals and JSON get it. */
+/* Text as people get it. */
 #include "base/text/text.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
+
 #include <stdlib.h>
 #include <string.h>
 
 #include <cJSON.h>
-#include <cmocka.h>
 
 #include "base/text/json.h"
 #include "tests/random.h"
+
+/* --- Printing --- */
+
+/* Foreign text as terminals and JSON get it. */
 
 static void test_what_is_harmful_is_shown(void **state)
 {
@@ -85,12 +90,90 @@ static void test_any_bytes(void **state)
     }
 }
 
+/* --- Counts --- */
+
+/* Counts at the ends of their range, and where a comma begins. */
+
+static void groups_of_three(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t number;
+        const char *text;
+    } cases[] = {
+        {0, "0"},
+        {999, "999"},
+        {1000, "1,000"},
+        {-999, "-999"},
+        {-1000, "-1,000"},
+        {1234567, "1,234,567"},
+        {INT64_MAX, "9,223,372,036,854,775,807"},
+        {INT64_MIN, "-9,223,372,036,854,775,808"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[COUNT_TEXT];
+        assert_string_equal(count_text(text, cases[i].number), cases[i].text);
+    }
+}
+
+/* --- The nearest name --- */
+
+/* Distances computed by hand; suggestions that help, or none. */
+
+static void distances(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        int distance;
+    } cases[] = {
+        {"", "", 0},       {"", "abc", 3},          {"abc", "abc", 0},   {"abc", "acb", 1},
+        {"abc", "abd", 1}, {"abc", "ab", 1},        {"ab", "abc", 1},    {"kitten", "sitting", 3},
+        {"ca", "abc", 3},  {"wroker", "worker", 1}, {"abcd", "badc", 2}, {"a", "b", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        assert_int_equal(suggest_distance(cases[i].a, cases[i].b), cases[i].distance);
+        assert_int_equal(suggest_distance(cases[i].b, cases[i].a), cases[i].distance);
+    }
+}
+
+static void long_words_are_far(void **state)
+{
+    (void)state;
+    char word[200];
+    memset(word, 'a', sizeof word - 1);
+    word[sizeof word - 1] = '\0';
+    assert_true(suggest_distance(word, word) > 100);
+    word[64] = '\0';
+    assert_int_equal(suggest_distance(word, word), 0);
+}
+
+static void nearest(void **state)
+{
+    (void)state;
+    struct suggestion suggestion = {.word = "bach_size"};
+    suggest_offer(&suggestion, "seed");
+    assert_null(suggestion.best);
+    suggest_offer(&suggestion, "batch_sizes");
+    suggest_offer(&suggestion, "batch_size");
+    suggest_offer(&suggestion, "patch_size");
+    assert_string_equal(suggestion.best, "batch_size");
+    struct suggestion none = {.word = "xyz"};
+    suggest_offer(&none, "seed");
+    suggest_offer(&none, "l2");
+    assert_null(none.best);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_harmful_is_shown),
         cmocka_unit_test(test_what_does_not_fit_is_cut_between_characters),
         cmocka_unit_test(test_any_bytes),
+        cmocka_unit_test(groups_of_three),
+        cmocka_unit_test(distances),
+        cmocka_unit_test(long_words_are_far),
+        cmocka_unit_test(nearest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
