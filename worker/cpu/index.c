@@ -372,7 +372,7 @@ static int dense_blocks(int numbers)
 
 int index_rows_block_count(const struct examples *like)
 {
-    return dense_blocks(like->numbers) + (like->codes > 0);
+    return dense_blocks(examples_dense(like)) + (like->codes > 0);
 }
 
 static void *take(char **at, size_t bytes)
@@ -386,17 +386,17 @@ static void *take(char **at, size_t bytes)
 static size_t layout(struct batch_index *index, const struct examples *like, int capacity, char *memory)
 {
     char *at = memory;
-    int blocks = dense_blocks(like->numbers);
+    const int first = examples_dense(like);
+    int blocks = dense_blocks(first);
     for (int i = 0; i < blocks; i++) {
         struct index_block *block = &index->blocks[i];
-        block->first = (int)((int64_t)i * like->numbers / blocks);
-        block->count = (int)((int64_t)(i + 1) * like->numbers / blocks) - block->first;
+        block->first = (int)((int64_t)i * first / blocks);
+        block->count = (int)((int64_t)(i + 1) * first / blocks) - block->first;
         block->pitch = round_up(block->count, PITCH);
         block->dense = true;
         block->values = take(&at, (size_t)capacity * (size_t)block->pitch * sizeof(float));
     }
     struct place_index *places = &index->places;
-    const int first = examples_dense(like);
     size_t ones = (size_t)capacity * (size_t)like->codes, inputs = (size_t)(like->inputs - first);
     size_t most = ones < inputs ? ones : inputs;
     *places = (struct place_index){.first = first, .count = (int)inputs, .codes = like->codes};
@@ -440,6 +440,25 @@ static void copy_numbers(struct index_block *block, const struct examples *examp
     for (int i = 0; i < count; i++) {
         size_t row = (size_t)(indexes ? indexes[i] : i) * (size_t)examples->numbers;
         copy_row(block->values + (size_t)i * (size_t)block->pitch, examples->values + row + block->first, block->count);
+    }
+}
+
+/* The bins of encoded numbers that lie in the block, written out. */
+static void spread_positions(struct index_block *block, const struct examples *examples, const int32_t *indexes,
+                             int count)
+{
+    const int behind = block->first + block->count;
+    for (int i = 0; i < count; i++) {
+        const float *row = examples->positions + (size_t)(indexes ? indexes[i] : i) * (size_t)examples->piecewise;
+        float *to = block->values + (size_t)i * (size_t)block->pitch;
+        for (int column = 0, input = 0; column < examples->piecewise && input < behind; column++) {
+            for (int bin = 0; bin < examples->bins[column]; bin++, input++) {
+                const float filled = row[column] - (float)bin;
+                if (input >= block->first && input < behind) {
+                    to[input - block->first] = filled < 0 ? 0 : filled > 1 ? 1 : filled;
+                }
+            }
+        }
     }
 }
 
@@ -501,7 +520,7 @@ void index_rows_build(struct batch_index *index, int number, const struct exampl
                       int count)
 {
     if (!index_is_places(index, number)) {
-        copy_numbers(&index->blocks[number], examples, indexes, count);
+        (examples->numbers > 0 ? copy_numbers : spread_positions)(&index->blocks[number], examples, indexes, count);
         return;
     }
     uint32_t ones = list_by_sample(&index->places, examples, indexes, count);

@@ -206,6 +206,12 @@ void survey_next_file(struct survey *survey)
     survey->files++;
 }
 
+/* As configured, or what suits the model. */
+static enum table_encoding encoding_of(const struct config *config)
+{
+    return config->data.encoding == ENCODING_AUTO ? ENCODING_NONE : config->data.encoding;
+}
+
 bool survey_begin(struct survey *survey, const struct rows *rows, const struct config *config, bool counts_all,
                   struct error *error)
 {
@@ -238,7 +244,9 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
     }
     survey_forget(survey);
     survey->files = 1;
-    if (config->data.scaling == SCALING_ROBUST && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
+    survey->encoding = encoding_of(config);
+    const bool has_quantiles = config->data.scaling == SCALING_ROBUST || survey->encoding != ENCODING_NONE;
+    if (has_quantiles && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
         return error_set(error, "%s: out of memory for the quantiles of %d columns", rows_name(rows), count);
     }
     return survey->count == count || error_set(error, "%s: out of memory for %d columns", rows_name(rows), count);
