@@ -6,6 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Zero bytes after the pixels of a set, so that vector loads may read past the last one. */
+enum { EXAMPLES_PADDING = 64 };
+
 /*
  * A set of either pictures or rows. Arrays that a set has no use for are NULL.
  *
