@@ -117,8 +117,8 @@ struct row_sums {
 /*
  * The first layer on encoded numbers (worker/data/examples.h), whose bins are rows of weights: those of column c are
  * first[c] .. first[c + 1] - 1, at most KERNEL_BLOCK in all. In row r column c fills the bins before bin[r][c], and
- * `share` of that one: out[r][j] += sum over c, in order, of in[i][j] for the bins i before it, and share x its in[i][j].
- * A table of sums makes two operations on vectors of it, however many the bins are.
+ * `share` of that one: out[r][j] += sum over c, in order, of in[i][j] for the bins i before it, and share x its
+ * in[i][j]. A table of sums makes two operations on vectors of it, however many the bins are.
  */
 struct bin_sums {
     int rows, n, columns;
