@@ -132,8 +132,8 @@ struct bin_sums {
 };
 
 /*
- * The product with the transpose, for the gradient. Entries start[i] .. start[i + 1] - 1 are the rows that end in bin i:
- * out[i][j] = sum over them of share[e] x in[row[e]][j], and over the entries of the column's later bins of
+ * The product with the transpose, for the gradient. Entries start[i] .. start[i + 1] - 1 are the rows that end in bin
+ * i: out[i][j] = sum over them of share[e] x in[row[e]][j], and over the entries of the column's later bins of
  * in[row[e]][j].
  */
 struct bin_gradients {

@@ -232,7 +232,9 @@ static bool offer_memory(struct link *link, double deadline_s, struct error *err
     const bool open = handshake_offer_memory(&link->channel, deadline_s, &why_not, error);
     link->not_local = !open || why_not.text[0] != '\0';
     if (open && link->not_local && !link->quiet) {
-        log_info("%s is on this machine, but not by shared memory: %s", link->name, why_not.text);
+        log_info("%s is on this machine, but shared memory is not used: %s", link->name, why_not.text);
+    } else if (open && link->opened == 0 && !link->quiet) {
+        log_info("%s is on this machine: gradients and parameters go through shared memory", link->name);
     }
     return open;
 }

@@ -6,6 +6,7 @@ or applied to another step would show.
 """
 
 import os
+import pathlib
 import random
 import resource
 import signal
@@ -258,6 +259,30 @@ def test_all_killed_at_once_lose_the_time_since_the_last_checkpoint(trainer, tmp
 
 
 # --- Links ---
+
+
+def shared_memory(cluster, name):
+    """How often a member has memory mapped that it shares with another one."""
+    return pathlib.Path(f"/proc/{cluster.members[name].pid}/maps").read_text().count("/memfd:trainer-local")
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_members_of_one_machine_share_memory(trainer, tmp_path, local):
+    """The bits of one process by either way, also after a kill."""
+    steps, flags, way = 60, ("--optimizer=adam",), "true" if local else "false"
+    with Cluster(trainer, tmp_path, ps=2, workers=2,
+                 flags=(*sync(steps, *flags), "--max_steps_per_s=20", "--log_steps=3", f"--local={way}")) as cluster:
+        cluster.start_all()
+        for _ in range(2):
+            cluster.until("worker 1", lambda text: '"event":"step"' in text, "a step")
+            assert shared_memory(cluster, "worker 1") == (2 if local else 0)
+            assert (shared_memory(cluster, "ps 0") > 0) == local
+            said = cluster.text("worker 1").count("gradients and parameters go through shared memory")
+            assert said == (2 if local else 0), cluster.text("worker 1")
+            cluster.kill("worker 1")
+            cluster.start("worker 1")
+        cluster.wait_all()
+        assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
 
 
 def relayed(cluster, dice):

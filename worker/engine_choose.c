@@ -7,6 +7,7 @@
 #include "cuda/client.h"
 #include "cuda/probe.h"
 #include "worker/devices.h"
+#include "worker/ensemble.h"
 #include "worker/gpu/engine.h"
 #include "worker/gpu/towers.h"
 
@@ -58,7 +59,7 @@ static bool has_towers(const struct engine_options *options)
 void engine_begin(struct engine_startup *startup, const struct engine_options *options)
 {
     struct error error;
-    bool on_gpu = placement_of(options).device != DEVICE_CPU && !has_towers(options);
+    bool on_gpu = placement_of(options).device != DEVICE_CPU && !has_towers(options) && options->model->net_count == 1;
     startup->client = on_gpu ? begin(options, &error) : NULL;
 }
 
@@ -80,6 +81,10 @@ static bool takes_rows(const struct engine_options *options, struct error *why)
 static bool create_on_gpu(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                           struct error *why)
 {
+    if (options->model->net_count > 1) {
+        return error_set(why, "an ensemble of nets trains on the CPU%s",
+                         placement_of(options).device == DEVICE_AUTO ? "" : ": use --device=cpu");
+    }
     struct gpu_client *client = startup ? startup->client : NULL;
     if (startup) {
         startup->client = NULL;
@@ -112,7 +117,7 @@ static const char *of_precision(const struct config_train *train)
 
 static bool create_on_cpu(struct engine **engine, const struct engine_options *options, struct error *error)
 {
-    if (!cpu_engine_create(engine, options, error)) {
+    if (!ensemble_create_on_cpu(engine, options, error)) {
         return false;
     }
     device_log(options, "cpu:0");
@@ -137,13 +142,13 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
         return create_on_cpu(engine, options, error);
     }
     snprintf(wanted, sizeof wanted, placement.by_hand ? "gpu:%d of train.placement" : "--device=gpu:%d", placement.gpu);
-    const bool fits = takes_rows(options, &why);
+    const bool fits = takes_rows(options, &why), is_sent = options->streaming && options->model->net_count == 1;
     if (!fits && startup) {
         engine_startup_end(startup);
     }
-    if (!fits                ? false
-        : options->streaming ? create_for_streaming(engine, options, startup, &why)
-                             : create_on_gpu(engine, options, startup, &why)) {
+    if (!fits     ? false
+        : is_sent ? create_for_streaming(engine, options, startup, &why)
+                  : create_on_gpu(engine, options, startup, &why)) {
         char name[16];
         snprintf(name, sizeof name, "gpu:%d", placement.gpu);
         device_log(options, name);

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/config/kinds.h"
+
 /* Zero bytes after the pixels of a set, so that vector loads may read past the last one. */
 enum { EXAMPLES_PADDING = 64 };
 
@@ -50,8 +52,6 @@ struct examples {
 /* The parts of a data set. */
 enum dataset_part { DATASET_TRAIN, DATASET_VALIDATION, DATASET_TEST };
 
-enum number_view { VIEW_RAW, VIEW_PIECEWISE };
-
 static inline bool examples_are_rows(const struct examples *examples)
 {
     return examples->inputs > 0;
@@ -85,6 +85,9 @@ size_t examples_bytes(const struct examples *like);
 
 /* Copies examples [first, first + count) of a set to [at, at + count) of another one of the same shape. */
 void examples_copy(struct examples *to, int at, const struct examples *from, int first, int count);
+
+/* The same examples as a net with that view of them sees them, in the same memory. */
+struct examples examples_view(const struct examples *examples, enum number_view view);
 
 /* Examples [first, first + count) in the same memory. */
 struct examples examples_part(const struct examples *examples, int first, int count);

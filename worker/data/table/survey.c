@@ -205,9 +205,17 @@ void survey_next_file(struct survey *survey)
     survey->files++;
 }
 
-/* As configured, or what suits the model. */
+/* What the nets of an ensemble take; of a single one, as configured. */
 static enum table_encoding encoding_of(const struct config *config)
 {
+    const struct config_model *model = &config->model;
+    bool takes[VIEW_PIECEWISE + 1] = {false};
+    for (int i = 0; i < model->net_count; i++) {
+        takes[model->views[i]] = true;
+    }
+    if (model->net_count > 0) {
+        return !takes[VIEW_PIECEWISE] ? ENCODING_NONE : takes[VIEW_RAW] ? ENCODING_BOTH : ENCODING_PLE;
+    }
     return config->data.encoding == ENCODING_AUTO ? ENCODING_NONE : config->data.encoding;
 }
 
