@@ -24,6 +24,7 @@
 enum {
     CONFIG_MAX_WIDTH = 65536,    /* units of a layer */
     CONFIG_MAX_INPUTS = 1 << 20, /* units of the input layer: a table has one per category */
+    CONFIG_MOST_BINS = 64,       /* of an encoded number */
     CONFIG_MAX_HOSTS = 1024,     /* in one list */
     CONFIG_MAX_WORKERS = 16384,  /* in worker_hosts plus, with `elastic`, beyond it */
     CONFIG_ASKED_A_SECOND = 200,
@@ -47,6 +48,12 @@ enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
 /* Values as the order of a numeric date's parts; DATES_AUTO: found in the column. */
 enum table_dates { DATES_AUTO, DATES_DMY, DATES_MDY, DATES_YMD };
 enum table_decimal { DECIMAL_AUTO, DECIMAL_POINT, DECIMAL_COMMA };
+enum table_encoding {
+    ENCODING_AUTO,
+    ENCODING_NONE,
+    ENCODING_PLE,
+    ENCODING_BOTH, /* no key has it: for models of which some take numbers as they are, some encoded */
+};
 enum table_scaling { SCALING_STANDARD, SCALING_ROBUST, SCALING_MINMAX, SCALING_NONE };
 enum data_sharding { SHARDING_SHUFFLED, SHARDING_DISJOINT, SHARDING_CHIEF, SHARDING_OWN };
 enum placement_policy { PLACEMENT_RANGES, PLACEMENT_ROUND_ROBIN, PLACEMENT_GREEDY };
@@ -290,6 +297,8 @@ struct config_data {
     enum table_dates dates;           /* order of a date's parts */
     enum table_decimal decimal;       /* the decimal sign of numbers in text */
     enum table_scaling scaling;       /* of numbers */
+    enum table_encoding encoding;     /* of numbers */
+    int bins;                         /* of an encoded number, at most */
     int category_min;                 /* rarer categories share an input with unseen ones */
     double test_share;                /* share of the rows, if there are no test files */
     char *cache_dir;                  /* for rows that do not fit into memory; "" = train_dir, TMPDIR or /var/tmp */

@@ -115,6 +115,40 @@ struct row_sums {
 };
 
 /*
+ * The first layer on encoded numbers (worker/data/examples.h), whose bins are rows of weights: those of column c are
+ * first[c] .. first[c + 1] - 1, at most KERNEL_BLOCK in all. In row r column c fills the bins before bin[r][c], and
+ * `share` of that one: out[r][j] += sum over c, in order, of in[i][j] for the bins i before it, and share x its
+ * in[i][j]. A table of sums makes two operations on vectors of it, however many the bins are.
+ */
+struct bin_sums {
+    int rows, n, columns;
+    const int32_t *first; /* [columns + 1] */
+    const int32_t *bin;   /* [rows, columns] */
+    const float *share;   /* [rows, columns] */
+    const float *in;
+    size_t in_stride;
+    float *out;
+    int out_stride;
+};
+
+/*
+ * The product with the transpose, for the gradient. Entries start[i] .. start[i + 1] - 1 are the rows that end in bin
+ * i: out[i][j] = sum over them of share[e] x in[row[e]][j], and over the entries of the column's later bins of
+ * in[row[e]][j].
+ */
+struct bin_gradients {
+    int n, columns;
+    const int32_t *first;  /* [columns + 1] */
+    const uint32_t *start; /* [first[columns] + 1] */
+    const int32_t *row;
+    const float *share;
+    const float *in;
+    size_t in_stride;
+    float *out;
+    int out_stride;
+};
+
+/*
  * mask[r][j] = 0 or scale, by base/random/dropout.h for unit first + j of image places[r]; out[r][j] = in[r][j] x
  * mask[r][j].
  */
@@ -186,6 +220,8 @@ struct kernels {
     void (*sparse)(const struct sparse *sparse);
     void (*scatter)(const struct scatter *scatter);
     void (*sum_rows)(const struct row_sums *sums);
+    void (*sum_bins)(const struct bin_sums *sums);
+    void (*bin_gradient)(const struct bin_gradients *gradients);
     void (*softmax)(const struct softmax *softmax);
     void (*output_loss)(const struct output_loss *loss);
 

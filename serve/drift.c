@@ -23,11 +23,13 @@ static void add_columns(struct drift_watch *drift, const struct schema *schema)
 {
     for (int i = 0; i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
-        if (column->role == SCHEMA_FEATURE) {
+        const bool is_number = column->kind != SCHEMA_CATEGORY;
+        const int input = !is_number ? -1 : schema->encoding == ENCODING_PLE ? column->piece : column->input;
+        if (column->role == SCHEMA_FEATURE && is_number == (input >= 0)) { /* a number without bins never counts */
             drift->columns[drift->count++] = (struct drift_column){
                 .name = column->name,
                 .measure = -1,
-                .input = column->kind != SCHEMA_CATEGORY ? column->input : -1,
+                .input = input,
                 .code = column->code,
                 .place = column->place,
             };
@@ -147,7 +149,8 @@ static float number_of(const struct drift_watch *drift, const struct drift_colum
         (column->code >= 0 && examples->places[(size_t)row * (size_t)examples->codes + (size_t)column->code] >= 0)) {
         return NAN;
     }
-    return examples->values[(size_t)row * (size_t)examples->numbers + (size_t)column->input];
+    return examples->values ? examples->values[(size_t)row * (size_t)examples->numbers + (size_t)column->input]
+                            : examples->positions[(size_t)row * (size_t)examples->piecewise + (size_t)column->input];
 }
 
 /* The category's index: 0 for those without one of their own. */

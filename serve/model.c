@@ -129,6 +129,9 @@ static bool try_version(struct version *version, struct error *error)
     for (int i = 0; i < rows.numbers; i++) {
         rows.values[rows.numbers + i] = 1;
     }
+    for (int i = 0; i < rows.piecewise; i++) {
+        rows.positions[rows.piecewise + i] = (float)rows.bins[i];
+    }
     struct engine *engine = version->engines[0];
     assert(engine);
     done = engine->table->forward(engine, false, &rows, 0, ROWS, values, error);

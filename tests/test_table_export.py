@@ -84,11 +84,11 @@ def prepare(trainer, folder, targets, flags):
     return rows
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_classes_as_onnxruntime_has_them(trainer, tmp_path, classes):
+@pytest.mark.parametrize("classes, encoding", [(2, "none"), (3, "none"), (3, "ple")])
+def test_classes_as_onnxruntime_has_them(trainer, tmp_path, classes, encoding):
     rows = prepare(trainer, tmp_path, lambda signal, random: {
         "kind": [f"kind {c}" for c in numpy.digitize(signal + random.normal(0, 0.5, ROWS), [0.5, 2][:classes - 1])]},
-        ("--target=kind", "--threshold=auto"))
+        ("--target=kind", "--threshold=auto", f"--encoding={encoding}"))
     session, answers = session_of(trainer, tmp_path), predicted(trainer, tmp_path)
     told = ask(session, rows)
     names = [f"kind {c}" for c in range(classes)]
@@ -105,10 +105,11 @@ def test_classes_as_onnxruntime_has_them(trainer, tmp_path, classes):
 
 
 @pytest.mark.parametrize("loss", ["mse", "huber"])
-def test_numbers_as_onnxruntime_has_them(trainer, tmp_path, loss):
+@pytest.mark.parametrize("encoding", ["none", "ple"])
+def test_numbers_as_onnxruntime_has_them(trainer, tmp_path, loss, encoding):
     rows = prepare(trainer, tmp_path, lambda signal, _: {"y": [repr(float(100 + 25 * s)) for s in signal],
                                                          "z": [repr(float(-s)) for s in signal]},
-                   ("--target=y,z", f"--loss={loss}"))
+                   ("--target=y,z", f"--loss={loss}", f"--encoding={encoding}", "--bins=32"))
     answers = predicted(trainer, tmp_path)
     found = ask(session_of(trainer, tmp_path), rows)["prediction"]
     for i, (name, scale) in enumerate({"y": 25, "z": 1}.items()):

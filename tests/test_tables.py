@@ -369,6 +369,71 @@ def test_robust_scaling_is_scikit_learns(trainer, tmp_path):
     assert [column["scale"] for column in columns] == pytest.approx(list(scaler.scale_), rel=1e-12)
 
 
+def edges_of(x, bins):
+    values = numpy.unique(x)
+    return values if len(values) <= bins + 1 else numpy.unique(numpy.quantile(x, numpy.linspace(0, 1, bins + 1)))
+
+
+def test_bins_are_quantiles_of_training_rows(trainer, tmp_path):
+    random = numpy.random.default_rng(16)
+    x = random.standard_cauchy((600, 5)).round(3)
+    x[:, 1] = numpy.maximum(x[:, 1], 0)  # half of it is the same
+    x[:, 2], x[:, 3] = random.integers(0, 4, 600), 7
+    rows = [[*map(repr, map(float, row)), "" if i % 5 == 0 else i % 3, i % 2] for i, row in enumerate(x)]
+    header = [*"abcde", "f", "y"]
+    write(tmp_path / "d/train.csv", header, rows)
+    write(tmp_path / "d/test.csv", header, [[1e9] * 6 + [1], [-1e9] * 6 + [0], rows[7]])
+    flags = ("--data_dir=d", "--target=y", "--encoding=ple", "--bins=8", "--categorical=f", *QUICK)
+    result = train(trainer, *flags, "--validation_size=0", "--epochs=2", "--train_dir=run", cwd=tmp_path)
+    schema = preprocessing(tmp_path / "run")
+    assert schema["encoding"] == "ple"
+    expected = [edges_of(x[:, i], 8) for i in range(5)]
+    for column, edges in zip(schema["columns"], expected):
+        assert column.get("edges", [7]) == pytest.approx(list(edges), rel=1e-12)
+    inputs = sum(len(edges) - 1 for edges in expected) + 5
+    assert f"{inputs} inputs of 6 columns" in result.named("start")[0]["data"]
+    assert len(expected[1]) < 9 and [len(expected[i]) for i in (0, 2, 3)] == [9, 4, 1]
+    told = run(trainer, "data", "info", *flags, "--log_format=json", cwd=tmp_path).named("data")[0]["columns"]
+    assert [column["becomes"] for column in told[:5]] == [f"number in {len(edges) - 1} bins" for edges in expected]
+
+    given = numpy.array([[1e9] * 5, [-1e9] * 5, x[7]])  # encoded as in the paper
+    bins = [numpy.clip((given[:, [i]] - e[:-1]) / numpy.diff(e), 0, 1) for i, e in enumerate(expected)]
+    places = numpy.eye(5)[[0, 0, 2]]  # unseen, unseen, "1"
+    layer = numpy.hstack([*bins, places])
+    found, _ = tensors(newest(tmp_path / "run"))
+    for i in range(2):
+        (rows, columns), raw = found[f"layer{i}/weights"]
+        weights = numpy.frombuffer(raw, numpy.float32).reshape(rows, columns)
+        layer = layer @ weights + numpy.frombuffer(found[f"layer{i}/biases"][1], numpy.float32)
+        layer = numpy.maximum(layer, 0) if i == 0 else layer
+    probabilities = numpy.exp(layer) / numpy.exp(layer).sum(1, keepdims=True)
+    answers = predictions(trainer, "run", "d/test.csv", "--checkpoint=newest", cwd=tmp_path)
+    assert [float(row["probability_1"]) for row in answers] == pytest.approx(list(probabilities[:, 1]), abs=1e-5)
+
+
+def test_an_encoded_run_resumes_to_the_bit_with_any_threads(trainer, cancer, tmp_path):
+    names, x_train, x_test, y_train, y_test = cancer
+    for part, x, y in (("train", x_train, y_train), ("test", x_test, y_test)):
+        write(tmp_path / f"d/{part}.csv", [*names, "kind"], [[*map(repr, map(float, row)), k] for row, k in zip(x, y)])
+    flags = ("--data_dir=d", "--target=kind", "--encoding=ple", "--hidden=128,16", *QUICK)
+    whole = train(trainer, *flags, "--train_steps=60", "--num_threads=3", "--train_dir=whole", cwd=tmp_path)
+    train(trainer, *flags, "--train_steps=25", "--train_dir=parts", cwd=tmp_path)
+    train(trainer, *flags, "--train_steps=60", "--train_dir=parts", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "parts")) == []
+    told = run(trainer, "eval", "whole", "--data_dir=d", "--json", cwd=tmp_path).events[-1]
+    assert told["test_accuracy"] == whole.done["test_accuracy"] > 0.93
+    answers = predictions(trainer, "whole", "d/test.csv", cwd=tmp_path)
+    assert numpy.mean([row["prediction"] == kind for row, kind in zip(answers, y_test)]) == pytest.approx(
+        whole.done["test_accuracy"])
+    told = run(trainer, "explain", "whole", "--data_dir=d", "--json", cwd=tmp_path).events[-1]
+    assert len(told["columns"]) == len(names) and max(column["importance"] for column in told["columns"]) > 0
+    other = run(trainer, "train", *flags, "--encoding=none", "--train_steps=70", "--train_dir=parts", cwd=tmp_path,
+                status=1)
+    assert "data.encoding is ple there and none here" in other.stderr
+    inputs = run(trainer, "train", "--data_dir=d", "--target=inputs", "--encoding=ple", cwd=tmp_path, status=1)
+    assert "data.encoding: ple has no numbers that --target=inputs could learn; use none" in inputs.stderr
+
+
 def test_columns_that_teach_too_much_or_nothing_are_named(trainer, tmp_path):
     rows = [[i, 7, f"{i % 2}.0", f"{i % 2}", i % 2] for i in range(300)]
     write(tmp_path / "d/train.csv", ["x", "same", "copy", "half", "y"], [*rows, [1, 7, "1.0", "0", 1]])

@@ -69,6 +69,15 @@ void engine_startup_end(struct engine_startup *startup)
     startup->client = NULL;
 }
 
+/* GPUs have no kernels for positions among bins. */
+static bool takes_rows(const struct engine_options *options, struct error *why)
+{
+    const struct examples *like = options->like ? options->like : options->train;
+    return !like || like->piecewise == 0 ||
+           error_set(why, "GPUs do not take numbers encoded in bins (data.encoding=ple) yet; use --device=cpu, or "
+                          "--encoding=none");
+}
+
 static bool create_on_gpu(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                           struct error *why)
 {
@@ -123,7 +132,7 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
     struct error why;
     char wanted[48];
     if (has_towers(options)) {
-        if (!towers_engine_create(engine, options, train->towers, error)) {
+        if (!takes_rows(options, error) || !towers_engine_create(engine, options, train->towers, error)) {
             return false;
         }
         device_log(options, train->towers);
@@ -133,8 +142,13 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
         return create_on_cpu(engine, options, error);
     }
     snprintf(wanted, sizeof wanted, placement.by_hand ? "gpu:%d of train.placement" : "--device=gpu:%d", placement.gpu);
-    if (options->streaming && options->model->net_count == 1 ? create_for_streaming(engine, options, startup, &why)
-                                                             : create_on_gpu(engine, options, startup, &why)) {
+    const bool fits = takes_rows(options, &why), is_sent = options->streaming && options->model->net_count == 1;
+    if (!fits && startup) {
+        engine_startup_end(startup);
+    }
+    if (!fits     ? false
+        : is_sent ? create_for_streaming(engine, options, startup, &why)
+                  : create_on_gpu(engine, options, startup, &why)) {
         char name[16];
         snprintf(name, sizeof name, "gpu:%d", placement.gpu);
         device_log(options, name);

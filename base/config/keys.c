@@ -33,6 +33,7 @@ static const char *const picture_fits[] = {"auto", "scale", "digits", NULL};
 static const char *const headers[] = {"auto", "yes", "no", NULL};
 static const char *const dates[] = {"auto", "dmy", "mdy", "ymd", NULL};
 static const char *const decimals[] = {"auto", "point", "comma", NULL};
+static const char *const encodings[] = {"auto", "none", "ple", NULL};
 static const char *const scalings[] = {"standard", "robust", "minmax", "none", NULL};
 static const char *const shardings[] = {"shuffled", "disjoint", "chief", "own", NULL};
 static const char *const outer_optimizers[] = {"average", "momentum", "nesterov", "adam", NULL};
@@ -471,6 +472,14 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "scaling of a table's numbers: to mean 0 and standard deviation 1 (standard), by median and "
                     "quartiles (robust), to 0..1 (minmax), or none"},
+    {"data", "encoding", KEY_WORD, AT(data.encoding), .words = encodings, .initial = "auto",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "inputs of a table's numbers: one (none), or one for each of its bins, which fill up one after the "
+                    "other (ple, piecewise linear); auto = none"},
+    {"data", "bins", KEY_COUNT, AT(data.bins), .minimum = 2, .maximum = CONFIG_MOST_BINS, .initial = "16",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "bins of a number with encoding=ple, of equal counts of training rows; numbers with few different "
+                    "values have fewer"},
     {"data", "category_min", KEY_COUNT, AT(data.category_min), .minimum = 1, .maximum = 1e9, .initial = "2",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "categories with fewer rows than this share one input with those never seen"},

@@ -494,6 +494,11 @@ static bool check_own_data(const struct config *config, struct error *error)
                          "standard or minmax");
         return error_at_key(config, "data", "scaling", error);
     }
+    if (config->data.encoding == ENCODING_PLE) {
+        error_set(error,
+                  "ple needs the quantiles of all rows, which cannot be merged with data_sharding=own; use none");
+        return error_at_key(config, "data", "encoding", error);
+    }
     if (config->model.hidden_count != CONFIG_AUTO) {
         error_set(error, "derives the outer layers from the data, but with data_sharding=own no member has all of "
                          "them; give all layers");

@@ -176,6 +176,38 @@ static void reference_sum_rows(const struct row_sums *s)
     }
 }
 
+static void reference_sum_bins(const struct bin_sums *s)
+{
+    for (int r = 0; r < s->rows; r++) {
+        float *out = s->out + (size_t)r * (size_t)s->out_stride;
+        for (int c = 0; c < s->columns; c++) {
+            const size_t at = (size_t)r * (size_t)s->columns + (size_t)c;
+            for (int i = s->first[c]; i <= s->bin[at]; i++) {
+                const float filled = i < s->bin[at] ? 1.0f : s->share[at];
+                for (int j = 0; j < s->n; j++) {
+                    out[j] += filled * s->in[(size_t)i * s->in_stride + (size_t)j];
+                }
+            }
+        }
+    }
+}
+
+static void reference_bin_gradient(const struct bin_gradients *g)
+{
+    for (int c = 0; c < g->columns; c++) {
+        for (int i = g->first[c]; i < g->first[c + 1]; i++) {
+            float *out = g->out + (size_t)i * (size_t)g->out_stride;
+            memset(out, 0, (size_t)g->n * sizeof *out);
+            for (uint32_t e = g->start[i]; e < g->start[g->first[c + 1]]; e++) {
+                const float filled = e < g->start[i + 1] ? g->share[e] : 1.0f;
+                for (int j = 0; j < g->n; j++) {
+                    out[j] += filled * g->in[(size_t)g->row[e] * g->in_stride + (size_t)j];
+                }
+            }
+        }
+    }
+}
+
 static void reference_activate(enum activation activation, int n, float *z)
 {
     for (int i = 0; i < n; i++) {
@@ -282,6 +314,8 @@ const struct kernels kernels_reference = {
     .sparse = reference_sparse,
     .scatter = reference_scatter,
     .sum_rows = reference_sum_rows,
+    .sum_bins = reference_sum_bins,
+    .bin_gradient = reference_bin_gradient,
     .softmax = reference_softmax,
     .output_loss = reference_output_loss,
     .drop = reference_drop,

@@ -421,6 +421,121 @@ static void simd_sum_rows(const struct row_sums *s)
     }
 }
 
+/* --- encoded numbers --- */
+
+enum { BIN_FLOATS = 32, BIN_VECTORS = BIN_FLOATS / VEC_LANES }; /* of a row at once: the table stays in the L1 cache */
+
+INLINE void bins_below(const int vectors, const struct bin_sums *s, int j, float *below)
+{
+    for (int c = 0; c < s->columns; c++) {
+        vec sum[BIN_VECTORS];
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            sum[v] = vec_zero();
+        }
+        for (int i = s->first[c]; i < s->first[c + 1]; i++) {
+            const float *row = s->in + (size_t)i * s->in_stride + j;
+            UNROLL
+            for (int v = 0; v < vectors; v++) {
+                vec_store(below + i * BIN_FLOATS + v * VEC_LANES, sum[v]);
+                sum[v] = vec_add(sum[v], vec_load(row + v * VEC_LANES));
+            }
+        }
+    }
+}
+
+INLINE void bins_columns(const int vectors, const struct bin_sums *s, int j, float *below)
+{
+    bins_below(vectors, s, j, below);
+    const float *in = s->in + j, *share = s->share;
+    const int32_t *bin = s->bin;
+    const size_t in_stride = s->in_stride;
+    const int columns = s->columns;
+    float *out = s->out + j;
+    for (int r = 0; r < s->rows; r++, out += s->out_stride, bin += columns, share += columns) {
+        vec sum[BIN_VECTORS];
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            sum[v] = vec_load(out + v * VEC_LANES);
+        }
+        for (int c = 0; c < columns; c++) {
+            const float *full = below + bin[c] * BIN_FLOATS, *row = in + (size_t)bin[c] * in_stride;
+            const vec part = vec_broadcast(share + c);
+            UNROLL
+            for (int v = 0; v < vectors; v++) {
+                sum[v] = vec_add(sum[v], vec_load(full + v * VEC_LANES));
+                sum[v] = vec_fma(part, vec_load(row + v * VEC_LANES), sum[v]);
+            }
+        }
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            vec_store(out + v * VEC_LANES, sum[v]);
+        }
+    }
+}
+
+static void simd_sum_bins(const struct bin_sums *s)
+{
+    _Alignas(64) float below[KERNEL_BLOCK * BIN_FLOATS];
+    int j = 0;
+    for (; j + BIN_FLOATS <= s->n; j += BIN_FLOATS) {
+        bins_columns(BIN_VECTORS, s, j, below);
+    }
+    for (; j < s->n; j += VEC_LANES) {
+        bins_columns(1, s, j, below);
+    }
+}
+
+/* From the last bin of a column to its first, with the sum of the rows that end in later ones. */
+INLINE void bin_gradients_columns(const int vectors, const struct bin_gradients *g, int c, int j)
+{
+    const float *in = g->in + j, *share = g->share;
+    const int32_t *index = g->row;
+    const size_t in_stride = g->in_stride;
+    vec later[BIN_VECTORS];
+    UNROLL
+    for (int v = 0; v < vectors; v++) {
+        later[v] = vec_zero();
+    }
+    for (int i = g->first[c + 1] - 1; i >= g->first[c]; i--) {
+        float *out = g->out + (size_t)i * (size_t)g->out_stride + j;
+        vec sum[BIN_VECTORS];
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            sum[v] = later[v];
+        }
+        for (uint32_t e = g->start[i], end = g->start[i + 1]; e < end; e++) {
+            const float *row = in + (size_t)index[e] * in_stride;
+            const vec part = vec_broadcast(share + e);
+            UNROLL
+            for (int v = 0; v < vectors; v++) {
+                const vec value = vec_load(row + v * VEC_LANES);
+                sum[v] = vec_fma(part, value, sum[v]);
+                later[v] = vec_add(later[v], value);
+            }
+        }
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            vec_store(out + v * VEC_LANES, sum[v]);
+        }
+    }
+}
+
+static void simd_bin_gradient(const struct bin_gradients *g)
+{
+    int j = 0;
+    for (; j + BIN_FLOATS <= g->n; j += BIN_FLOATS) {
+        for (int c = 0; c < g->columns; c++) {
+            bin_gradients_columns(BIN_VECTORS, g, c, j);
+        }
+    }
+    for (; j < g->n; j += VEC_LANES) {
+        for (int c = 0; c < g->columns; c++) {
+            bin_gradients_columns(1, g, c, j);
+        }
+    }
+}
+
 /*
  * ---- copies: not memcpy, since musl's is slow for a few hundred bytes; KEEP_LOOP keeps the compiler from calling it
  * ----
@@ -749,6 +864,8 @@ const struct kernels KERNELS_TABLE = {
     .sparse = simd_sparse,
     .scatter = simd_scatter,
     .sum_rows = simd_sum_rows,
+    .sum_bins = simd_sum_bins,
+    .bin_gradient = simd_bin_gradient,
     .softmax = simd_softmax,
     .output_loss = simd_output_loss,
     .drop = loop_drop,

@@ -495,6 +495,68 @@ static void test_sum_rows(void **state)
     }
 }
 
+/* Columns of bins, and the rows that end in each. */
+static void test_bins(void **state)
+{
+    (void)state;
+    enum { MOST_ROWS = 40, MOST_COLUMNS = 8, MOST_BINS = 12 };
+    for (int round = 0; round < ROUNDS; round++) {
+        int32_t first[MOST_COLUMNS + 1] = {0}, bin[MOST_ROWS * MOST_COLUMNS], row[MOST_ROWS * MOST_COLUMNS];
+        float share[MOST_ROWS * MOST_COLUMNS], shares[MOST_ROWS * MOST_COLUMNS];
+        uint32_t start[MOST_COLUMNS * MOST_BINS + 1] = {0}, entries = 0;
+        const int rows = 1 + below(MOST_ROWS), columns = 1 + below(MOST_COLUMNS), n = vectors_of_floats(KERNEL_STRIP);
+        const int stride = n + 16 * below(3), out_stride = n + 16 * below(3);
+        for (int c = 0; c < columns; c++) {
+            first[c + 1] = first[c] + 1 + below(MOST_BINS);
+            for (int r = 0; r < rows; r++) {
+                bin[r * columns + c] = first[c] + below(first[c + 1] - first[c]);
+                share[r * columns + c] = (float)below(101) / 100;
+            }
+            for (int i = first[c]; i < first[c + 1]; i++) {
+                start[i] = entries;
+                for (int r = 0; r < rows; r++) {
+                    if (bin[r * columns + c] == i) {
+                        row[entries] = r;
+                        shares[entries++] = share[r * columns + c];
+                    }
+                }
+            }
+        }
+        start[first[columns]] = entries;
+        struct bin_sums sums = {.rows = rows,
+                                .n = n,
+                                .columns = columns,
+                                .first = first,
+                                .bin = bin,
+                                .share = share,
+                                .in = a,
+                                .in_stride = (size_t)stride,
+                                .out = expected,
+                                .out_stride = out_stride};
+        struct bin_gradients gradients = {.n = n,
+                                          .columns = columns,
+                                          .first = first,
+                                          .start = start,
+                                          .row = row,
+                                          .share = shares,
+                                          .in = a,
+                                          .in_stride = (size_t)stride,
+                                          .out = expected,
+                                          .out_stride = out_stride};
+        fill(a);
+        fill(expected);
+        memcpy(actual, expected, sizeof actual);
+        kernels_reference.sum_bins(&sums);
+        sums.out = actual;
+        tested->sum_bins(&sums);
+        assert_close(expected, actual, FLOATS, 1e-4);
+        kernels_reference.bin_gradient(&gradients);
+        gradients.out = actual;
+        tested->bin_gradient(&gradients);
+        assert_close(expected, actual, FLOATS, 1e-4);
+    }
+}
+
 static void test_functions(void **state)
 {
     (void)state;
@@ -737,6 +799,7 @@ static int run_table(enum cpu_kernels wanted, const char *name)
         cmocka_unit_test(test_output_loss),
         cmocka_unit_test(test_an_output_loss_says_what_is_not_finite),
         cmocka_unit_test(test_sum_rows),
+        cmocka_unit_test(test_bins),
         cmocka_unit_test(test_functions),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_transpose),

@@ -17,7 +17,7 @@ static void check_columns(const struct schema *schema)
     for (int i = 0; i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
         assert(column->name && column->role >= SCHEMA_FEATURE && column->role <= SCHEMA_WEIGHT);
-        assert(column->place == -1 || (column->place >= schema->numbers && column->place < schema->inputs));
+        assert(column->place == -1 || (column->place >= 0 && column->place < schema->inputs - schema->dense));
         assert(column->kind != SCHEMA_NUMBER || (isfinite(column->scale) && isfinite(column->center)));
         features += column->role == SCHEMA_FEATURE;
     }

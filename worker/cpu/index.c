@@ -370,9 +370,30 @@ static int dense_blocks(int numbers)
     return (numbers + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
 }
 
+/* Columns of a block from `column` on: their bins are at most KERNEL_BLOCK. */
+static int columns_of_block(const struct examples *like, int column, int *bins)
+{
+    int columns = 0;
+    *bins = 0;
+    while (column + columns < like->piecewise && *bins + like->bins[column + columns] <= KERNEL_BLOCK) {
+        *bins += like->bins[column + columns++];
+    }
+    assert(columns > 0);
+    return columns;
+}
+
+static int bin_blocks(const struct examples *like)
+{
+    int blocks = 0, bins;
+    for (int column = 0; column < like->piecewise; blocks++) {
+        column += columns_of_block(like, column, &bins);
+    }
+    return blocks;
+}
+
 int index_rows_block_count(const struct examples *like)
 {
-    return dense_blocks(like->numbers) + (like->codes > 0);
+    return (like->numbers > 0 ? dense_blocks(like->numbers) : bin_blocks(like)) + (like->codes > 0);
 }
 
 static void *take(char **at, size_t bytes)
@@ -382,21 +403,48 @@ static void *take(char **at, size_t bytes)
     return taken;
 }
 
+static void lay_out_bins(struct index_block *block, const struct examples *like, int column, int capacity, char **at,
+                         bool fills)
+{
+    int bins;
+    const int columns = columns_of_block(like, column, &bins);
+    const size_t all = (size_t)capacity * (size_t)columns;
+    block->count = bins;
+    block->dense = true; /* no bin is left out of the gradient */
+    block->bins = (struct bin_index){.column = column, .columns = columns};
+    block->bins.first = take(at, ((size_t)columns + 1) * sizeof(int32_t));
+    block->bins.row_bin = take(at, all * sizeof(int32_t));
+    block->bins.row_share = take(at, all * sizeof(float));
+    block->bins.column_start = take(at, ((size_t)bins + 1) * sizeof(uint32_t));
+    block->bins.column_sample = take(at, all * sizeof(int32_t));
+    block->bins.column_share = take(at, all * sizeof(float));
+    for (int i = 0; fills && i < columns; i++) {
+        block->bins.first[i + 1] = block->bins.first[i] + like->bins[column + i];
+    }
+}
+
 /* Lays everything out from `memory` on and returns the bytes needed. */
-static size_t layout(struct batch_index *index, const struct examples *like, int capacity, char *memory)
+static size_t layout(struct batch_index *index, const struct examples *like, int capacity, char *memory, bool fills)
 {
     char *at = memory;
+    const int first = examples_dense(like);
     int blocks = dense_blocks(like->numbers);
     for (int i = 0; i < blocks; i++) {
         struct index_block *block = &index->blocks[i];
-        block->first = (int)((int64_t)i * like->numbers / blocks);
-        block->count = (int)((int64_t)(i + 1) * like->numbers / blocks) - block->first;
+        block->first = (int)((int64_t)i * first / blocks);
+        block->count = (int)((int64_t)(i + 1) * first / blocks) - block->first;
         block->pitch = round_up(block->count, PITCH);
         block->dense = true;
         block->values = take(&at, (size_t)capacity * (size_t)block->pitch * sizeof(float));
     }
+    for (int column = 0, input = 0; like->numbers == 0 && column < like->piecewise; blocks++) {
+        struct index_block *block = &index->blocks[blocks];
+        lay_out_bins(block, like, column, capacity, &at, fills);
+        block->first = input;
+        input += block->count;
+        column += block->bins.columns;
+    }
     struct place_index *places = &index->places;
-    const int first = examples_dense(like);
     size_t ones = (size_t)capacity * (size_t)like->codes, inputs = (size_t)(like->inputs - first);
     size_t most = ones < inputs ? ones : inputs;
     *places = (struct place_index){.first = first, .count = (int)inputs, .codes = like->codes};
@@ -415,10 +463,10 @@ void index_rows_create(struct batch_index *index, const struct examples *like, i
     _Alignas(ALIGN) char none[1];
     *index = (struct batch_index){.capacity = capacity, .block_count = index_rows_block_count(like)};
     index->blocks = must_zero((size_t)index->block_count, sizeof *index->blocks, INDEXED);
-    const size_t bytes = layout(index, like, capacity, none);
+    const size_t bytes = layout(index, like, capacity, none, false);
     index->memory = must_align(bytes, INDEXED);
     memset(index->memory, 0, bytes);
-    layout(index, like, capacity, index->memory);
+    layout(index, like, capacity, index->memory, true);
 }
 
 /* Without a call: rows are short, and musl's memcpy takes longer to start than to copy one. */
@@ -440,6 +488,44 @@ static void copy_numbers(struct index_block *block, const struct examples *examp
     for (int i = 0; i < count; i++) {
         size_t row = (size_t)(indexes ? indexes[i] : i) * (size_t)examples->numbers;
         copy_row(block->values + (size_t)i * (size_t)block->pitch, examples->values + row + block->first, block->count);
+    }
+}
+
+/* The samples of each bin of a column, in order: counted, then placed. */
+static void list_by_bin(struct bin_index *bins, int column, int count)
+{
+    const int first = bins->first[column], end = bins->first[column + 1];
+    uint32_t *start = bins->column_start;
+    uint32_t at[KERNEL_BLOCK] = {0};
+    for (int i = 0; i < count; i++) {
+        at[bins->row_bin[(size_t)i * (size_t)bins->columns + (size_t)column]]++;
+    }
+    for (int bin = first; bin < end; bin++) {
+        start[bin + 1] = start[bin] + at[bin];
+        at[bin] = start[bin];
+    }
+    for (int i = 0; i < count; i++) {
+        const size_t from = (size_t)i * (size_t)bins->columns + (size_t)column;
+        const uint32_t to = at[bins->row_bin[from]]++;
+        bins->column_sample[to] = i;
+        bins->column_share[to] = bins->row_share[from];
+    }
+}
+
+static void index_bins(struct index_block *block, const struct examples *examples, const int32_t *indexes, int count)
+{
+    struct bin_index *bins = &block->bins;
+    for (int i = 0; i < count; i++) {
+        const float *row = examples->positions + (size_t)(indexes ? indexes[i] : i) * (size_t)examples->piecewise;
+        for (int c = 0; c < bins->columns; c++) {
+            const size_t to = (size_t)i * (size_t)bins->columns + (size_t)c;
+            const int last = bins->first[c + 1] - bins->first[c] - 1, bin = (int)row[bins->column + c];
+            bins->row_bin[to] = bins->first[c] + (bin < last ? bin : last);
+            bins->row_share[to] = row[bins->column + c] - (float)(bin < last ? bin : last);
+        }
+    }
+    for (int c = 0; c < bins->columns; c++) {
+        list_by_bin(bins, c, count);
     }
 }
 
@@ -501,7 +587,7 @@ void index_rows_build(struct batch_index *index, int number, const struct exampl
                       int count)
 {
     if (!index_is_places(index, number)) {
-        copy_numbers(&index->blocks[number], examples, indexes, count);
+        (examples->numbers > 0 ? copy_numbers : index_bins)(&index->blocks[number], examples, indexes, count);
         return;
     }
     uint32_t ones = list_by_sample(&index->places, examples, indexes, count);

@@ -2,8 +2,8 @@
  * A batch's input, indexed for the first layer. For pictures, their nonzero pixels: the first layer's forward pass
  * walks them by sample, its weight gradient by pixel, both in pairs (struct sparse). Pixels are cut into blocks small
  * enough that a block's frequently used rows of a strip's weights stay in the L1 cache. A block with too many nonzero
- * pixels for skipping zeros to pay is kept as a dense matrix instead. For rows, the numbers as dense blocks, and which
- * one-hot inputs are 1.
+ * pixels for skipping zeros to pay is kept as a dense matrix instead. For rows, the numbers as dense blocks or, if
+ * they are encoded, as bins by sample and by bin; and which one-hot inputs are 1.
  */
 #ifndef WORKER_CPU_INDEX_H
 #define WORKER_CPU_INDEX_H
@@ -86,9 +86,22 @@ static inline int round_up(int n, int multiple)
  * A batch's input, indexed for the first layer. For pictures, their nonzero pixels: the first layer's forward pass
  * walks them by sample, its weight gradient by pixel, both in pairs (struct sparse). Pixels are cut into blocks small
  * enough that a block's frequently used rows of a strip's weights stay in the L1 cache. A block with too many nonzero
- * pixels for skipping zeros to pay is kept as a dense matrix instead. For rows, the numbers as dense blocks, and which
- * one-hot inputs are 1.
+ * pixels for skipping zeros to pay is kept as a dense matrix instead. For rows, the numbers as dense blocks or, if
+ * they are encoded, as bins by sample and by bin; and which one-hot inputs are 1.
  */
+
+/* The encoded numbers of a block of rows, for kernels' bin_sums and bin_gradients. */
+struct bin_index {
+    int column, columns; /* the first of the block, and how many; 0: the block has none */
+    int32_t *first;      /* [columns + 1]: their bins within the block */
+    /* By sample: [capacity, columns] */
+    int32_t *row_bin;
+    float *row_share;
+    /* By bin: */
+    uint32_t *column_start; /* [bins + 1] */
+    int32_t *column_sample; /* ascending for each bin */
+    float *column_share;
+};
 
 struct index_block {
     int first, count; /* pixels; first + i is pixel i of the block */
@@ -96,6 +109,7 @@ struct index_block {
     size_t capacity;  /* entries by sample, and as many by pixel */
     bool dense;
     float *values; /* dense: [samples, pitch], 0..1 */
+    struct bin_index bins;
 
     /* Sparse: the pixels of the block that are set in any sample, ascending. */
     int present_count;
@@ -139,7 +153,7 @@ struct batch_index {
     int block_count;
     bool packed; /* offsets and values exist only in threads' own views */
     struct index_block *blocks;
-    struct place_index places; /* rows: the last block, if there are one-hot inputs; all others are dense */
+    struct place_index places; /* rows: the last block, if there are one-hot inputs; all others are dense or bins */
     void *memory;
 };
 

@@ -268,6 +268,28 @@ static void first_places(const struct pass *pass, int chunk, int strip, float *o
     network->kernels->sum_rows(&sums);
 }
 
+/* Adds the bins of encoded numbers. */
+static void first_bins(const struct pass *pass, const struct index_block *block, int chunk, int strip, float *out,
+                       int out_stride)
+{
+    const struct network *network = pass->network;
+    const struct bin_index *bins = &block->bins;
+    int first = chunk_first(pass->count, chunk);
+    size_t at = (size_t)first * (size_t)bins->columns;
+    struct bin_sums sums = {
+        .rows = chunk_first(pass->count, chunk + 1) - first,
+        .n = strip_floats(&network->strips[0], strip),
+        .columns = bins->columns,
+        .first = bins->first,
+        .bin = bins->row_bin + at,
+        .share = bins->row_share + at,
+        .in = weight_at(network, pass->parameters, 0, block->first, strip_col(&network->strips[0], strip)),
+        .in_stride = (size_t)weights_of(network, 0)->stride,
+        .out = out,
+        .out_stride = out_stride};
+    network->kernels->sum_bins(&sums);
+}
+
 /* For one chunk: pixel blocks [block, end) x strip `strip` of layer 0, starting with its biases if with_bias. */
 static void first_blocks(const struct pass *pass, int block, int end, bool with_bias, int chunk, struct matrix *out,
                          int strip)
@@ -283,6 +305,8 @@ static void first_blocks(const struct pass *pass, int block, int end, bool with_
     for (int i = block; i < end; i++) {
         if (index_is_places(pass->index, i)) {
             first_places(pass, chunk, strip, z, stride);
+        } else if (pass->index->blocks[i].bins.columns > 0) {
+            first_bins(pass, &pass->index->blocks[i], chunk, strip, z, stride);
         } else {
             first_block(pass, &pass->index->blocks[i], chunk, strip, z, stride);
         }
@@ -606,6 +630,27 @@ static void places_gradient(const struct pass *pass, int begin, int end, const s
     pass->sink->block(pass->sink->context, &block);
 }
 
+/* The gradient of all bins of a block. */
+static void bins_gradient(const struct pass *pass, const struct index_block *block, const struct matrix *upper,
+                          int strip)
+{
+    const struct strips *strips = &pass->network->strips[0];
+    const struct bin_index *bins = &block->bins;
+    int n = strip_floats(strips, strip);
+    struct bin_gradients gradients = {.n = n,
+                                      .columns = bins->columns,
+                                      .first = bins->first,
+                                      .start = bins->column_start,
+                                      .row = bins->column_sample,
+                                      .share = bins->column_share,
+                                      .in = strip_row(upper, strips, strip, 0),
+                                      .in_stride = (size_t)strip_stride(upper, strips),
+                                      .out = pass->scratch->tile,
+                                      .out_stride = n};
+    pass->network->kernels->bin_gradient(&gradients);
+    emit_first(pass, block, strip, pass->scratch->tile);
+}
+
 void pass_first_gradient(const struct pass *pass, int number, const struct matrix *upper, int strip, int strips)
 {
     const struct index_block *block = &pass->index->blocks[number];
@@ -618,6 +663,12 @@ void pass_first_gradient(const struct pass *pass, int number, const struct matri
                 places_gradient(pass, begin, end, upper, i);
             }
         }
+        return;
+    }
+    for (int i = strip; block->bins.columns > 0 && i < strip + strips; i++) {
+        bins_gradient(pass, block, upper, i);
+    }
+    if (block->bins.columns > 0) {
         return;
     }
     for (int chunk = 0; chunk < chunk_count(pass->count); chunk++) {

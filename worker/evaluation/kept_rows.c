@@ -50,6 +50,15 @@ static void first_layer(const struct model *model, const float *parameters, cons
             add_row(out, weights_at(model, parameters, 0, i), (double)x, cols, single);
         }
     }
+    for (int column = 0, input = 0; column < rows->piecewise && numbers == 0; column++) {
+        const float position = rows->positions[(size_t)row * (size_t)rows->piecewise + (size_t)column];
+        for (int bin = 0; bin < rows->bins[column]; bin++, input++) {
+            const double filled = (double)(position - (float)bin);
+            if (filled > 0) {
+                add_row(out, weights_at(model, parameters, 0, input), filled < 1 ? filled : 1, cols, single);
+            }
+        }
+    }
     const int first = examples_dense(rows);
     for (int i = 0; i < rows->codes; i++) {
         const int32_t place = rows->places[(size_t)row * (size_t)rows->codes + (size_t)i];
@@ -164,6 +173,9 @@ static void put_row(struct text_buffer *text, const struct examples *rows, int r
     for (int i = 0; i < rows->numbers; i++) {
         json_write_number(text, NULL, (double)rows->values[(size_t)row * (size_t)rows->numbers + (size_t)i]);
     }
+    for (int i = 0; i < rows->piecewise; i++) {
+        json_write_number(text, NULL, (double)rows->positions[(size_t)row * (size_t)rows->piecewise + (size_t)i]);
+    }
     json_write_close(text, ']');
     json_write_open(text, NULL, '[');
     for (int i = 0; i < rows->codes; i++) {
@@ -228,10 +240,10 @@ char *kept_rows_write(const struct config *config, const struct dataset *dataset
     const bool has_validation = dataset->validation.count > 0;
     const struct examples *source = has_validation ? &dataset->validation : test;
     if (config->data.data_sharding == SHARDING_OWN || !source || source->count == 0 ||
-        (!source->images && !source->values && !source->places)) {
+        (!source->images && !source->values && !source->positions && !source->places)) {
         return NULL;
     }
-    const int inputs = source->images ? state->model->widths[0] : source->numbers + source->codes;
+    const int inputs = source->images ? state->model->widths[0] : source->numbers + source->piecewise + source->codes;
     const int most = MOST_NUMBERS / (inputs + outputs_of(state->model));
     int count = rows_to_keep(config);
     count = count < source->count ? count : source->count;
@@ -270,14 +282,17 @@ static bool read_inputs(struct examples *rows, int row, int inputs, struct json_
         return false;
     }
     for (int i = 0; i < inputs; i++) {
-        const size_t at = (size_t)row * (size_t)inputs + (size_t)i;
         if (!next_number(&walk, &number) || (rows->images && !(number >= 0 && number <= 255))) {
             return false;
         }
         if (rows->images) {
-            rows->images[at] = (uint8_t)number;
+            rows->images[(size_t)row * (size_t)inputs + (size_t)i] = (uint8_t)number;
+        } else if (i < rows->numbers) {
+            rows->values[(size_t)row * (size_t)rows->numbers + (size_t)i] = (float)number;
+        } else if (number >= 0 && number <= rows->bins[i - rows->numbers]) {
+            rows->positions[(size_t)row * (size_t)rows->piecewise + (size_t)(i - rows->numbers)] = (float)number;
         } else {
-            rows->values[at] = (float)number;
+            return false;
         }
     }
     return true;
@@ -328,7 +343,8 @@ static bool read_kept(struct expected_rows *kept, const char *text, const struct
 {
     const struct examples shape =
         examples_are_rows(like) ? *like : (struct examples){.height = 1, .width = model->widths[0]};
-    const int inputs = examples_are_rows(like) ? like->numbers : model->widths[0], outputs = outputs_of(model);
+    const int inputs = examples_are_rows(like) ? like->numbers + like->piecewise : model->widths[0],
+              outputs = outputs_of(model);
     const size_t size = strlen(text);
     struct json_place place;
     struct error why;

@@ -34,8 +34,8 @@ struct explanation {
     enum metric metric;
     double score; /* of the unchanged rows */
     int repeats;
-    float *values; /* [rows, DATE_PARTS] of the shuffled column, unshuffled */
-    int32_t *places;
+    float *values, *positions;  /* [rows, DATE_PARTS] of the shuffled column, unshuffled ... */
+    int32_t *places;            /* ... [rows] */
     struct importance *columns; /* [count] */
     int count;
 };
@@ -43,6 +43,7 @@ struct explanation {
 static void explanation_free(struct explanation *self)
 {
     free(self->values);
+    free(self->positions);
     free(self->places);
     free(self->columns);
     evaluation_destroy(&self->evaluation);
@@ -68,6 +69,7 @@ static bool load(struct explanation *self, const char *path, struct error *error
     evaluation_create(&self->evaluation, &options);
     self->evaluation.decision = self->trained.threshold;
     self->values = must_alloc(rows * DATE_PARTS * sizeof *self->values, "the rows of a column");
+    self->positions = must_alloc(rows * DATE_PARTS * sizeof *self->positions, "the rows of a column");
     self->places = must_alloc(rows * sizeof *self->places, "the rows of a column");
     self->columns = must_zero((size_t)schema->count, sizeof *self->columns, "columns");
     return true;
@@ -82,15 +84,26 @@ static bool measure(struct explanation *self, double *score, struct error *error
     return true;
 }
 
+/* Where a column's numbers are in an array with `width` numbers a row. */
+static float *numbers_at(float *array, int width, int row, int first)
+{
+    return array + (size_t)row * (size_t)width + (size_t)first;
+}
+
 /* Saves the column. */
 static void keep(struct explanation *self, const struct schema_column *column)
 {
     const struct examples *rows = &self->rows;
-    const size_t numbers = (size_t)schema_numbers(column);
+    const size_t numbers = rows->values ? (size_t)schema_numbers(column) : 0;
+    const size_t pieces = rows->positions ? (size_t)schema_pieces(column) : 0;
     for (int i = 0; i < rows->count; i++) {
         if (numbers > 0) {
-            memcpy(self->values + (size_t)i * numbers,
-                   rows->values + (size_t)i * (size_t)rows->numbers + (size_t)column->input, numbers * sizeof(float));
+            memcpy(self->values + (size_t)i * numbers, numbers_at(rows->values, rows->numbers, i, column->input),
+                   numbers * sizeof(float));
+        }
+        if (pieces > 0) {
+            memcpy(self->positions + (size_t)i * pieces, numbers_at(rows->positions, rows->piecewise, i, column->piece),
+                   pieces * sizeof(float));
         }
         if (column->code >= 0) {
             self->places[i] = rows->places[(size_t)i * (size_t)rows->codes + (size_t)column->code];
@@ -102,12 +115,17 @@ static void keep(struct explanation *self, const struct schema_column *column)
 static void deal(struct explanation *self, const struct schema_column *column, const struct sampler_order *order)
 {
     const struct examples *rows = &self->rows;
-    const size_t numbers = (size_t)schema_numbers(column);
+    const size_t numbers = rows->values ? (size_t)schema_numbers(column) : 0;
+    const size_t pieces = rows->positions ? (size_t)schema_pieces(column) : 0;
     for (int i = 0; i < rows->count; i++) {
         const uint32_t from = order ? sampler_index(order, (uint32_t)i) : (uint32_t)i;
         if (numbers > 0) {
-            memcpy(rows->values + (size_t)i * (size_t)rows->numbers + (size_t)column->input,
-                   self->values + (size_t)from * numbers, numbers * sizeof(float));
+            memcpy(numbers_at(rows->values, rows->numbers, i, column->input), self->values + (size_t)from * numbers,
+                   numbers * sizeof(float));
+        }
+        if (pieces > 0) {
+            memcpy(numbers_at(rows->positions, rows->piecewise, i, column->piece),
+                   self->positions + (size_t)from * pieces, pieces * sizeof(float));
         }
         if (column->code >= 0) {
             rows->places[(size_t)i * (size_t)rows->codes + (size_t)column->code] = self->places[from];

@@ -172,18 +172,30 @@ double column_weights_square(const float *row, int units)
     return sum / units;
 }
 
+/* Of all its encoded numbers. */
+static int count_bins(const struct schema *schema, const struct schema_column *column)
+{
+    int bins = 0;
+    for (int part = 0; part < schema_pieces(column); part++) {
+        bins += schema->bins[column->piece + part];
+    }
+    return bins;
+}
+
 static double weight_of(const struct schema *schema, const struct schema_column *column, const double *squares)
 {
     const int places = column->categories.count;
     double sum = 0;
-    const int numbers = schema_numbers(column);
-    if (numbers > 0) {
-        for (int i = 0; i < numbers && column->input >= 0 && column->input + i < schema->inputs; i++) {
-            sum += squares[column->input + i];
+    if (column->kind != SCHEMA_CATEGORY) {
+        const bool is_encoded = schema->encoding == ENCODING_PLE;
+        const int numbers = is_encoded ? count_bins(schema, column) : schema_numbers(column);
+        const int input = is_encoded ? column->bin : column->input;
+        for (int i = 0; i < numbers && input >= 0 && input + i < schema->inputs; i++) {
+            sum += squares[input + i];
         }
-        return sqrt(sum / numbers);
+        return numbers > 0 ? sqrt(sum / numbers) : 0;
     }
-    const int first = schema->numbers + column->place;
+    const int first = schema->dense + column->place;
     for (int i = 0; i < places && column->place >= 0 && first + i < schema->inputs; i++) {
         sum += squares[first + i];
     }

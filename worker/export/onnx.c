@@ -246,7 +246,7 @@ static void onnx_value(struct graph *graph, int field, const char *name, enum on
 #define ONNX_TABLE_OUTPUTS "trainer/outputs" /* the name of the last layer's output */
 
 /* Values of the graph. */
-#define NUMBERS    "trainer/numbers"    /* float32 [batch, numbers], scaled */
+#define NUMBERS    "trainer/numbers"    /* float32 [batch, inputs before the categories], scaled or encoded */
 #define MISSING    "trainer/missing"    /* bool [batch, numbers] */
 #define INDICATORS "trainer/indicators" /* float32 [batch, indicators] */
 #define PLACES     "trainer/places"     /* int64 [batch, columns of categories] */
@@ -383,17 +383,75 @@ static void put_numbers(struct graph *graph, const struct schema *schema)
     onnx_node_end(graph, node);
     free(names);
     put_statistics(graph, schema, "trainer/fill", FILL);
-    put_statistics(graph, schema, "trainer/center", CENTER);
-    put_statistics(graph, schema, "trainer/scale", SCALE);
     put_statistics(graph, schema, "trainer/low", LOW);
     put_statistics(graph, schema, "trainer/high", HIGH);
     onnx_node(graph, "IsNaN", MISSING, ONNX_NAMES("trainer/raw"), MISSING);
     onnx_node(graph, "Where", "trainer/filled", ONNX_NAMES(MISSING, "trainer/fill", "trainer/raw"), "trainer/filled");
     onnx_node(graph, "Max", "trainer/raised", ONNX_NAMES("trainer/filled", "trainer/low"), "trainer/raised");
     onnx_node(graph, "Min", "trainer/bounded", ONNX_NAMES("trainer/raised", "trainer/high"), "trainer/bounded");
+}
+
+static void put_scaled(struct graph *graph, const struct schema *schema)
+{
+    put_statistics(graph, schema, "trainer/center", CENTER);
+    put_statistics(graph, schema, "trainer/scale", SCALE);
     onnx_node(graph, "Sub", "trainer/centered", ONNX_NAMES("trainer/bounded", "trainer/center"), "trainer/centered");
     onnx_node(graph, "Div", "trainer/scaled", ONNX_NAMES("trainer/centered", "trainer/scale"), "trainer/scaled");
     cast(graph, "trainer/scaled", TO_FLOAT, NUMBERS);
+}
+
+/* Of every bin of every number: its lower edge, or its width. */
+static void put_bins(struct graph *graph, const struct schema *schema, const char *name, bool are_widths)
+{
+    const int64_t length = schema->dense;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, name, ONNX_DOUBLE, &length, 1, &raw);
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        for (int part = 0; column->piece >= 0 && part < schema_pieces(column); part++) {
+            double of_part[2];
+            int count;
+            const double *edges = schema_edges(column, part, of_part, &count);
+            for (int bin = 0; bin + 1 < count; bin++) {
+                const double value = are_widths ? edges[bin + 1] - edges[bin] : edges[bin];
+                proto_raw(graph->proto, &value, sizeof value);
+            }
+        }
+    }
+    onnx_tensor_end(graph, tensor, raw);
+}
+
+/* Each bin takes the number that it is of, and is filled from its lower edge to its upper one. */
+static void put_encoded(struct graph *graph, const struct schema *schema)
+{
+    static const double least = 0, most = 1;
+    int64_t *sources = must_zero((size_t)schema->dense + 1, sizeof *sources, "a graph");
+    for (int i = 0, next = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        for (int part = 0; column->piece >= 0 && part < schema_pieces(column); part++) {
+            for (int bin = 0; bin < schema->bins[column->piece + part]; bin++) {
+                sources[next++] = column->input + part;
+            }
+        }
+    }
+    onnx_integers(graph, "trainer/bin_columns", sources, schema->dense);
+    free(sources);
+    put_bins(graph, schema, "trainer/bin_edges", false);
+    put_bins(graph, schema, "trainer/bin_widths", true);
+    onnx_doubles(graph, "trainer/bin_empty", &least, 1);
+    onnx_doubles(graph, "trainer/bin_full", &most, 1);
+    size_t node = onnx_node_begin(graph, "Gather", NULL, ONNX_NAMES("trainer/bounded", "trainer/bin_columns"),
+                                  "trainer/bin_numbers");
+    onnx_attribute(graph, "axis", 1);
+    onnx_node_end(graph, node);
+    onnx_node(graph, "Sub", "trainer/bin_above", ONNX_NAMES("trainer/bin_numbers", "trainer/bin_edges"),
+              "trainer/bin_above");
+    onnx_node(graph, "Div", "trainer/bin_shares", ONNX_NAMES("trainer/bin_above", "trainer/bin_widths"),
+              "trainer/bin_shares");
+    onnx_node(graph, "Max", "trainer/bin_raised", ONNX_NAMES("trainer/bin_shares", "trainer/bin_empty"),
+              "trainer/bin_raised");
+    onnx_node(graph, "Min", "trainer/bins", ONNX_NAMES("trainer/bin_raised", "trainer/bin_full"), "trainer/bins");
+    cast(graph, "trainer/bins", TO_FLOAT, NUMBERS);
 }
 
 /* The indicators of missing numbers; their positions are another constant. Nothing if there are none. */
@@ -404,7 +462,7 @@ static void put_indicators(struct graph *graph, const struct schema *schema, int
     for (int i = 0, next = 0; i < schema->count; i++) {
         if (is_indicated(&schema->columns[i])) {
             columns[next] = schema->columns[i].input;
-            places[next++] = schema->numbers + schema->columns[i].place;
+            places[next++] = schema->dense + schema->columns[i].place;
         }
     }
     onnx_integers(graph, "trainer/indicator_columns", columns, count);
@@ -462,7 +520,7 @@ static void put_column_of_categories(struct graph *graph, const struct schema *s
 {
     const struct string_list *missing = &schema->missing;
     const int64_t marks = column->may_miss ? count_spellings() + missing->count : 0;
-    const int first = schema->numbers + column->place;
+    const int first = schema->dense + column->place;
     const int count = column->categories.count;
     int64_t *places = must_zero((size_t)(count + marks) + 1, sizeof *places, "a graph");
     for (int64_t i = 0; i < count + marks; i++) {
@@ -524,9 +582,9 @@ static void put_first_layer(struct graph *graph, const struct schema *schema, co
 {
     const char *weights = model->variables[0].name, *biases = model->variables[1].name, *so_far = biases;
     const bool indicates = indicators > 0, classifies = categories > 0;
-    if (schema->numbers > 0) {
+    if (schema->dense > 0) {
         put_integer(graph, "trainer/from", 0);
-        put_integer(graph, "trainer/to", schema->numbers);
+        put_integer(graph, "trainer/to", schema->dense);
         onnx_node(graph, "Slice", "trainer/weights", ONNX_NAMES(weights, "trainer/from", "trainer/to"),
                   "trainer/weights");
         so_far = indicates || classifies ? "trainer/sums" : sums;
@@ -596,6 +654,9 @@ static void onnx_table_inputs(struct graph *graph, const struct schema *schema, 
     const int indicators = count_columns(schema, is_indicated), categories = count_columns(schema, is_category);
     if (schema->numbers > 0) {
         put_numbers(graph, schema);
+    }
+    if (schema->dense > 0) {
+        (schema->encoding == ENCODING_PLE ? put_encoded : put_scaled)(graph, schema);
     }
     if (indicators > 0) {
         put_indicators(graph, schema, indicators);

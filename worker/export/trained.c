@@ -93,8 +93,8 @@ static bool read_schema(struct trained *trained, struct error *error)
     const struct examples shape = encoder_shape(trained->schema);
     bool fits = model->layers[model->layer_count - 1] == schema_outputs(trained->schema);
     for (int net = 0; net < config_nets(model); net++) {
-        const enum number_view view = model->net_count > 0 ? model->views[net] : VIEW_RAW;
-        fits = fits && config_net_inputs(model, net) == examples_view(&shape, view).inputs;
+        const int inputs = model->net_count > 0 ? examples_view(&shape, model->views[net]).inputs : shape.inputs;
+        fits = fits && config_net_inputs(model, net) == inputs;
     }
     return fits || error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
 }

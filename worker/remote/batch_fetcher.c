@@ -128,6 +128,13 @@ static bool check_rows(const struct batch_fetcher *fetcher, const struct parcel 
                              rows->labels[i], fetcher->classes);
         }
     }
+    for (int64_t i = 0; i < (int64_t)parcel->count * rows->piecewise; i++) {
+        const int bins = rows->bins[i % rows->piecewise];
+        if (!(rows->positions[i] >= 0 && rows->positions[i] <= (float)bins)) {
+            return error_set(error, "%s sent a row with position %g of %d bins", fetcher->link.name,
+                             (double)rows->positions[i], bins);
+        }
+    }
     const int first = examples_dense(rows);
     for (int64_t i = 0; i < (int64_t)parcel->count * rows->codes; i++) {
         if (rows->places[i] != -1 && (rows->places[i] < first || rows->places[i] >= rows->inputs)) {

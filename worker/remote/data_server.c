@@ -105,7 +105,7 @@ static bool gather(struct data_session *session, int64_t number, uint32_t *examp
         }
         const int first = examples_dense(from);
         for (int64_t i = 0; i < (int64_t)count * from->codes; i++) {
-            session->rows.places[i] += session->rows.places[i] >= 0 ? first : 0; /* as inputs */
+            session->rows.places[i] += session->rows.places[i] != -1 ? first : 0; /* as inputs */
         }
         *part_count = batch_row_parts(&session->rows, count, parts);
         return true;

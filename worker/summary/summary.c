@@ -775,6 +775,13 @@ static void put_inputs(const struct model *model, const struct examples *example
     for (size_t i = 0; i < numbers; i++) {
         input[i] = examples->values[at * numbers + i];
     }
+    for (int column = 0, bin = 0; column < examples->piecewise && numbers == 0; bin += examples->bins[column++]) {
+        const float position = examples->positions[at * (size_t)examples->piecewise + (size_t)column];
+        for (int i = 0; i < examples->bins[column]; i++) {
+            const float filled = position - (float)i;
+            input[bin + i] = filled < 0 ? 0 : filled > 1 ? 1 : filled;
+        }
+    }
     for (size_t i = 0; i < codes; i++) {
         int32_t place = examples->places[at * codes + i];
         if (place >= 0) {

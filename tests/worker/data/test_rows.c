@@ -39,6 +39,7 @@ struct fixture {
     struct examples examples;
     float *parameters;
     struct engine *engine;
+    int bins[MOST_WIDTH]; /* of encoded numbers */
 };
 
 /* --- a table to learn --- */
@@ -93,6 +94,26 @@ static void make_table(struct fixture *fixture, int count, int numbers, int code
     }
 }
 
+/* Turns the numbers into bins of columns, all of the same width as before. */
+static void encode_numbers(struct fixture *fixture)
+{
+    struct examples *examples = &fixture->examples;
+    for (int left = examples->numbers; left > 0; left -= fixture->bins[examples->piecewise++]) {
+        const int bins = below(3) == 0 ? 1 : 1 + below(64);
+        fixture->bins[examples->piecewise] = bins < left ? bins : left;
+    }
+    free(examples->values);
+    examples->values = NULL;
+    examples->numbers = 0;
+    examples->bins = fixture->bins;
+    examples->positions = calloc((size_t)examples->count * (size_t)examples->piecewise, sizeof(float));
+    for (int i = 0; i < examples->count * examples->piecewise; i++) {
+        const int bins = fixture->bins[i % examples->piecewise];
+        examples->positions[i] =
+            below(4) == 0 ? (float)below(bins + 1) : (float)bins * (float)below(1 << 20) / (1 << 20);
+    }
+}
+
 static void make_engine(struct fixture *fixture)
 {
     struct error error;
@@ -127,7 +148,7 @@ static void teardown(struct fixture *fixture)
     free(fixture->parameters);
 }
 
-/* Numbers alone, categories alone, or both; from a single layer to three; few outputs or many. */
+/* Numbers as they are or encoded, categories, or both; from a single layer to three; few outputs or many. */
 static void random_fixture(struct fixture *fixture, enum loss_kind loss)
 {
     static const int widths[] = {1, 2, 7, 8, 17, 33, 64, 100, 129};
@@ -143,6 +164,9 @@ static void random_fixture(struct fixture *fixture, enum loss_kind loss)
     int batch = batches[below((int)(sizeof batches / sizeof *batches))];
     setup(fixture, loss, layers, count, batch);
     make_table(fixture, batch + below(2 * batch), numbers, codes, below(2));
+    if (numbers > 0 && below(2)) {
+        encode_numbers(fixture);
+    }
 }
 
 /* --- the same network in plain double precision --- */
@@ -215,10 +239,16 @@ static void naive_inputs(struct naive *naive, int example)
     for (int i = 0; i < examples->numbers; i++) {
         naive->values[0][i] = (double)examples->values[example * examples->numbers + i];
     }
+    for (int column = 0, input = 0; column < examples->piecewise; column++) {
+        for (int bin = 0; bin < examples->bins[column]; bin++) {
+            const double filled = (double)(examples->positions[example * examples->piecewise + column] - (float)bin);
+            naive->values[0][input++] = filled < 0 ? 0 : filled > 1 ? 1 : filled;
+        }
+    }
     for (int i = 0; i < examples->codes; i++) {
         int32_t place = examples->places[example * examples->codes + i];
         if (place >= 0) {
-            naive->values[0][examples->numbers + place] = 1;
+            naive->values[0][examples_dense(examples) + place] = 1;
         }
     }
 }

@@ -393,7 +393,7 @@ static void rows_that_do_not_fit(void **state)
 {
     static char label[] = "sent label 2, and the model has 2 classes",
                 above[] = "sent a row with input 4, and there are 4",
-                below[] = "sent a row with input 1, and there are 5", other[] = " bytes, and here they take ";
+                below[] = "sent a row with input 0, and there are 5", other[] = " bytes, and here they take ";
     struct batch_fetcher_facts facts;
     struct examples like;
     struct error error;

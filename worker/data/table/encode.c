@@ -71,7 +71,9 @@ static bool gather_numbers(struct encoder *encoder)
     numbers->scales = calloc(most, sizeof *numbers->scales);
     numbers->lows = calloc(most, sizeof *numbers->lows);
     numbers->highs = calloc(most, sizeof *numbers->highs);
-    if (!numbers->from || !numbers->to || !numbers->centers || !numbers->scales || !numbers->lows || !numbers->highs) {
+    numbers->columns = calloc(most, sizeof *numbers->columns);
+    if (!numbers->from || !numbers->to || !numbers->columns || !numbers->centers || !numbers->scales ||
+        !numbers->lows || !numbers->highs) {
         return false;
     }
     numbers->are_neighbours = true;
@@ -83,6 +85,7 @@ static bool gather_numbers(struct encoder *encoder)
         }
         const int at = numbers->count++;
         encoder->first_other += encoder->first_other == i && column->code < 0;
+        numbers->columns[at] = column;
         numbers->from[at] = encoder->sources[i];
         numbers->to[at] = column->input;
         numbers->centers[at] = column->center;
@@ -130,6 +133,7 @@ bool encoder_begin_direct(struct encoder *encoder, const struct schema *schema, 
 void encoder_end(struct encoder *encoder)
 {
     free(encoder->sources);
+    free(encoder->numbers.columns);
     free(encoder->numbers.from);
     free(encoder->numbers.to);
     free(encoder->numbers.centers);
@@ -144,8 +148,10 @@ void encoder_end(struct encoder *encoder)
 
 struct examples encoder_shape(const struct schema *schema)
 {
-    struct examples shape = {.inputs = schema->inputs,
+    struct examples shape = {.inputs = schema->numbers + schema->inputs - schema->dense,
                              .numbers = schema->numbers,
+                             .piecewise = schema->piecewise,
+                             .bins = schema->bins,
                              .codes = schema->codes,
                              .classes = schema->classes,
                              .targets = schema->targets,
@@ -154,7 +160,7 @@ struct examples encoder_shape(const struct schema *schema)
     for (int i = 0; i < schema->count; i++) {
         shape.is_weighted |= schema->columns[i].role == SCHEMA_WEIGHT;
     }
-    return shape;
+    return schema->encoding == ENCODING_PLE ? examples_view(&shape, VIEW_PIECEWISE) : shape;
 }
 
 bool encoder_allocate(struct examples *examples, const struct schema *schema, int count, bool learns,
@@ -220,6 +226,23 @@ static inline double bounded(double number, double low, double high)
     return raised > high ? high : raised;
 }
 
+/* Bins filled, and the share of the next; numbers beyond the outermost edges count as these. */
+static float position_of(const double *edges, int count, double number)
+{
+    int bin = 0, behind = count - 1;
+    if (!(number > edges[0])) {
+        return 0;
+    }
+    if (number >= edges[behind]) {
+        return (float)behind;
+    }
+    while (behind - bin > 1) {
+        const int middle = (bin + behind) / 2;
+        *(number >= edges[middle] ? &bin : &behind) = middle;
+    }
+    return (float)(bin + (number - edges[bin]) / (edges[bin + 1] - edges[bin]));
+}
+
 static inline __attribute__((always_inline)) void scale_neighbours(const struct encoder_numbers *numbers,
                                                                    const double *restrict from, float *restrict to)
 {
@@ -259,6 +282,17 @@ static void add_numbers(const struct encoder_numbers *numbers, const double *row
     }
 }
 
+/* Those of them that have bins. */
+static void add_positions(const struct encoder_numbers *numbers, const double *row, float *positions)
+{
+    for (int i = 0; i < numbers->count; i++) {
+        const struct schema_column *column = numbers->columns[i];
+        if (column->piece >= 0) {
+            positions[column->piece] = position_of(column->edges, column->edge_count, row[numbers->from[i]]);
+        }
+    }
+}
+
 /*
  * A category's number. Categories that are numbers are the same however they are written: 7 is 7.0 is 7.00, as programs
  * between the data and a request write them differently.
@@ -295,9 +329,23 @@ static int32_t find_place(const struct encoder *encoder, const struct schema_col
     return column->place + 1 + find_category(&column->categories, text, size);
 }
 
+/* One example, in a set; what the set lacks is NULL. */
+struct encoded {
+    float *values, *positions;
+    int32_t *places;
+};
+
+static void put_place(const struct encoded *to, const struct schema_column *column, int32_t place)
+{
+    if (column->code >= 0) {
+        assert(to->places);
+        to->places[column->code] = place;
+    }
+}
+
 /* The parts of a date. */
 static bool add_date(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
-                     const struct row *row, int source, float *values, int32_t *places, struct error *error)
+                     const struct row *row, int source, const struct encoded *to, struct error *error)
 {
     char buffer[ROW_NUMBER_TEXT];
     size_t size;
@@ -311,39 +359,41 @@ static bool add_date(const struct encoder *encoder, const struct schema_column *
     timestamp_parts(time, parts);
     for (int i = 0; i < column->part_count; i++) {
         const struct schema_part *part = &column->parts[i];
-        values[column->input + i] = scaled(missing ? part->fill : parts[part->part], part->center, part->scale);
+        const double value = missing ? part->fill : parts[part->part];
+        if (to->values) {
+            to->values[column->input + i] = scaled(value, part->center, part->scale);
+        }
+        if (to->positions) {
+            to->positions[column->piece + i] = position_of((double[]){part->low, part->high}, 2, value);
+        }
     }
-    if (column->code >= 0) {
-        assert(places);
-        places[column->code] = missing ? column->place : -1;
-    }
+    put_place(to, column, missing ? column->place : -1);
     return true;
 }
 
 static bool add_feature(const struct encoder *encoder, const struct schema_column *column, const struct rows *rows,
-                        const struct row *row, int source, float *values, int32_t *places, struct error *error)
+                        const struct row *row, int source, const struct encoded *to, struct error *error)
 {
     if (column->kind == SCHEMA_CATEGORY) {
-        assert(places);
-        places[column->code] = find_place(encoder, column, row, source);
+        put_place(to, column, find_place(encoder, column, row, source));
         return true;
     }
     if (column->kind == SCHEMA_DATE) {
-        assert(values);
-        return add_date(encoder, column, rows, row, source, values, places, error);
+        return add_date(encoder, column, rows, row, source, to, error);
     }
     double number = 0;
     bool missing;
     if (!get_number(encoder, column, rows, row, source, &number, &missing, error)) {
         return false;
     }
-    assert(values);
-    values[column->input] =
-        scaled(missing ? column->fill : bounded(number, column->low, column->high), column->center, column->scale);
-    if (column->code >= 0) {
-        assert(places);
-        places[column->code] = missing ? column->place : -1;
+    const double value = missing ? column->fill : bounded(number, column->low, column->high);
+    if (to->values) {
+        to->values[column->input] = scaled(value, column->center, column->scale);
     }
+    if (to->positions && column->piece >= 0) {
+        to->positions[column->piece] = position_of(column->edges, column->edge_count, value);
+    }
+    put_place(to, column, missing ? column->place : -1);
     return true;
 }
 
@@ -441,8 +491,8 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
                  struct examples *examples, int index, struct error *error)
 {
     const struct schema *schema = encoder->schema;
-    float *values = schema->numbers > 0 ? examples->values + (size_t)index * (size_t)schema->numbers : NULL;
-    int32_t *places = schema->codes > 0 ? examples->places + (size_t)index * (size_t)schema->codes : NULL;
+    const struct examples one = examples_part(examples, index, 1);
+    const struct encoded to = {.values = one.values, .positions = one.positions, .places = one.places};
     float *targets = examples->target_values ? examples->target_values + (size_t)index * (size_t)schema->targets : NULL;
     bool done = true;
     if (examples->weights) {
@@ -450,18 +500,20 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
     }
     const bool is_plain = row->plain > 0 && encoder->numbers.count > 0 && schema->missing.count == 0;
     if (is_plain) {
-        add_numbers(&encoder->numbers, row->numbers, values);
+        if (to.values) {
+            add_numbers(&encoder->numbers, row->numbers, to.values);
+        }
+        if (to.positions) {
+            add_positions(&encoder->numbers, row->numbers, to.positions);
+        }
     }
     for (int i = is_plain ? encoder->first_other : 0; done && i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
         const int source = encoder->sources[i];
         if (column->role == SCHEMA_FEATURE && column->kind == SCHEMA_NUMBER && is_plain) {
-            if (column->code >= 0) {
-                assert(places);
-                places[column->code] = -1;
-            }
+            put_place(&to, column, -1);
         } else if (column->role == SCHEMA_FEATURE) {
-            done = add_feature(encoder, column, rows, row, source, values, places, error);
+            done = add_feature(encoder, column, rows, row, source, &to, error);
         } else if (column->role == SCHEMA_TARGET && examples->labels) {
             done = add_label(encoder, column, rows, row, source, &examples->labels[index], error);
         } else if (column->role == SCHEMA_TARGET && targets) {
@@ -471,7 +523,7 @@ bool encoder_add(const struct encoder *encoder, const struct rows *rows, const s
         }
     }
     if (done && targets && schema->task == TASK_INPUTS) {
-        copy_inputs(schema, values, places, targets);
+        copy_inputs(schema, to.values, to.places, targets);
     }
     return done;
 }

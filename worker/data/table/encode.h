@@ -17,6 +17,7 @@ struct encoder_numbers {
     bool is_wide;        /* the processor has AVX2 */
     int *from, *to;
     double *centers, *scales, *lows, *highs;
+    const struct schema_column **columns;
 };
 
 struct encoder {

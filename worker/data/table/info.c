@@ -41,7 +41,17 @@ static const char *type_of(const struct survey_column *column, int64_t rows)
 
 enum { BECOMES = 160 };
 
-/* What the model gets of a column: "number", "date: month, hour", "category of 4", "left out: empty". */
+static int bins_of(const struct survey_column *column, const struct survey *survey)
+{
+    double edges[CONFIG_MOST_BINS + 1];
+    int count = 0;
+    if (!sample_edges(&survey->sample, (int)(column - survey->columns), survey->data->bins, edges, &count)) {
+        return 0;
+    }
+    return count > 1 ? count - 1 : 0;
+}
+
+/* What the model gets of a column: "number", "number in 9 bins", "date: month", "category of 4", "left out: empty". */
 static void tell_inputs(const struct survey *survey, const struct survey_column *column, char text[BECOMES])
 {
     char written[NOTATION_TEXT];
@@ -65,10 +75,14 @@ static void tell_inputs(const struct survey *survey, const struct survey_column 
         snprintf(text, BECOMES, "left out: different in nearly every row");
     } else if (is_category(column)) {
         snprintf(text, BECOMES, "category of %d", column->values.count);
-    } else if (notation_is_plain(&column->notation)) {
-        snprintf(text, BECOMES, "number");
     } else {
-        snprintf(text, BECOMES, "number: %s", written);
+        size_t used = (size_t)snprintf(text, BECOMES, "number");
+        if (survey->encoding != ENCODING_NONE && column->use == USE_FEATURE) {
+            used += (size_t)snprintf(text + used, BECOMES - used, " in %d bins", bins_of(column, survey));
+        }
+        if (!notation_is_plain(&column->notation) && used < BECOMES) {
+            snprintf(text + used, BECOMES - used, ": %s", written);
+        }
     }
 }
 

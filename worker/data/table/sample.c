@@ -73,26 +73,69 @@ static int by_value(const void *a, const void *b)
     return left < right ? -1 : left > right;
 }
 
-bool sample_quantile(const struct sample *sample, int column, const double *shares, int count, double *quantiles)
+/* The column's values in ascending order, which the caller frees; NULL if out of memory. */
+static double *sort_values(const struct sample *sample, int column, int *count)
 {
     double *sorted = malloc(((size_t)sample->count + 1) * sizeof *sorted);
-    int there = 0;
+    *count = 0;
+    for (int i = 0; sorted && i < sample->count; i++) {
+        const double value = sample->values[(size_t)i * (size_t)sample->columns + (size_t)column];
+        if (!isnan(value)) {
+            sorted[(*count)++] = value;
+        }
+    }
+    if (sorted) {
+        qsort(sorted, (size_t)*count, sizeof *sorted, by_value);
+    }
+    return sorted;
+}
+
+static double quantile_of(const double *sorted, int count, double share)
+{
+    if (count == 0) {
+        return (double)NAN;
+    }
+    const double place = share * (count - 1);
+    const int below = (int)floor(place), above = below + 1 < count ? below + 1 : below;
+    return sorted[below] + (sorted[above] - sorted[below]) * (place - (double)below);
+}
+
+bool sample_quantile(const struct sample *sample, int column, const double *shares, int count, double *quantiles)
+{
+    int there;
+    double *sorted = sort_values(sample, column, &there);
+    for (int i = 0; sorted && i < count; i++) {
+        quantiles[i] = quantile_of(sorted, there, shares[i]);
+    }
+    free(sorted);
+    return sorted;
+}
+
+/* The different values, up to `most` of them; one more means that there are more. */
+static int count_different(const double *sorted, int count, int most)
+{
+    int different = count > 0;
+    for (int i = 1; i < count && different <= most; i++) {
+        different += sorted[i] > sorted[i - 1];
+    }
+    return different;
+}
+
+bool sample_edges(const struct sample *sample, int column, int bins, double *edges, int *count)
+{
+    int there, found = 0;
+    double *sorted = sort_values(sample, column, &there);
     if (!sorted) {
         return false;
     }
-    for (int i = 0; i < sample->count; i++) {
-        const double value = sample->values[(size_t)i * (size_t)sample->columns + (size_t)column];
-        if (!isnan(value)) {
-            sorted[there++] = value;
+    const bool are_few = count_different(sorted, there, bins + 1) <= bins + 1;
+    for (int i = 0; i < (are_few ? there : bins + 1); i++) {
+        const double edge = are_few ? sorted[i] : quantile_of(sorted, there, (double)i / bins);
+        if (found == 0 || edge > edges[found - 1]) {
+            edges[found++] = edge;
         }
     }
-    qsort(sorted, (size_t)there, sizeof *sorted, by_value);
-    for (int i = 0; i < count; i++) {
-        const double place = shares[i] * (there - 1);
-        const int below = there > 0 ? (int)floor(place) : 0, above = below + 1 < there ? below + 1 : below;
-        quantiles[i] =
-            there > 0 ? sorted[below] + (sorted[above] - sorted[below]) * (place - (double)below) : (double)NAN;
-    }
+    *count = found;
     free(sorted);
     return true;
 }

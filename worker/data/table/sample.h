@@ -30,4 +30,11 @@ double *sample_add(struct sample *sample);
 /* The quantiles of a column at `shares`, interpolated linearly as by numpy.quantile; NaN if all values are missing. */
 bool sample_quantile(const struct sample *sample, int column, const double *shares, int count, double *quantiles);
 
+/*
+ * The edges of a column's bins: at most `bins` of them, of equal counts. Where values are so frequent that several
+ * edges would be equal there are fewer; where there are at most bins + 1 different values, each is an edge. edges:
+ * [bins + 1], ascending; *count: how many; 0 or 1 means no bins.
+ */
+bool sample_edges(const struct sample *sample, int column, int bins, double *edges, int *count);
+
 #endif

@@ -1,6 +1,7 @@
 /* Positions follow from the columns and are not stored, so that two files can't disagree about them. */
 #include "worker/data/table/schema.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +16,16 @@
 static const char *const task_names[] = {"class", "flags", "numbers", "inputs", NULL};
 static const char *const role_names[] = {"feature", "target", "weight", NULL};
 static const char *const kind_names[] = {"number", "category", "date", NULL};
+static const char *const encoding_names[] = {"auto", "none", "ple", "both", NULL};
 static const char *const order_names[] = {"auto", "dmy", "mdy", "ymd", NULL};
 
-enum { SCHEMA_VERSION = 1 };
+enum { SCHEMA_VERSION = 1, MOST_EDGES = CONFIG_MOST_BINS + 1 };
 
 void schema_free(struct schema *schema)
 {
     for (int i = 0; i < schema->count; i++) {
         free(schema->columns[i].name);
+        free(schema->columns[i].edges);
         dictionary_free(&schema->columns[i].categories);
     }
     for (int i = 0; i < schema->missing.count; i++) {
@@ -30,6 +33,7 @@ void schema_free(struct schema *schema)
     }
     free(schema->missing.items);
     free(schema->columns);
+    free(schema->bins);
     free(schema->target_means);
     free(schema->target_scales);
     free(schema->text);
@@ -51,6 +55,8 @@ struct schema_column *schema_add(struct schema *schema, const char *name, enum s
                                      .low = -INFINITY,
                                      .high = INFINITY,
                                      .input = -1,
+                                     .piece = -1,
+                                     .bin = -1,
                                      .place = -1,
                                      .code = -1};
     if (!column->name) {
@@ -58,6 +64,28 @@ struct schema_column *schema_add(struct schema *schema, const char *name, enum s
     }
     schema->count++;
     return column;
+}
+
+const double *schema_edges(const struct schema_column *column, int part, double of_part[2], int *count)
+{
+    if (column->kind == SCHEMA_NUMBER) {
+        *count = column->edge_count;
+        return column->edges;
+    }
+    of_part[0] = column->parts[part].low;
+    of_part[1] = column->parts[part].high;
+    *count = 2;
+    return of_part;
+}
+
+bool schema_set_edges(struct schema_column *column, const double *edges, int count)
+{
+    column->edges = malloc((size_t)count * sizeof *edges);
+    if (column->edges) {
+        memcpy(column->edges, edges, (size_t)count * sizeof *edges);
+        column->edge_count = count;
+    }
+    return column->edges;
 }
 
 static bool add_missing(struct schema *schema, const char *text)
@@ -97,8 +125,30 @@ static void lay_out_numbers(struct schema *schema)
     }
 }
 
+/* The bins of encoded numbers; false if out of memory. */
+static bool lay_out_bins(struct schema *schema, int *bins)
+{
+    *bins = 0;
+    if (schema->encoding == ENCODING_NONE) {
+        return true;
+    }
+    schema->bins = calloc((size_t)schema->numbers + 1, sizeof *schema->bins);
+    for (int i = 0; schema->bins && i < schema->count; i++) {
+        struct schema_column *column = &schema->columns[i];
+        const int pieces = column->role == SCHEMA_FEATURE ? schema_pieces(column) : 0;
+        column->piece = pieces > 0 ? schema->piecewise : -1;
+        column->bin = pieces > 0 ? *bins : -1;
+        for (int part = 0; part < pieces; part++) {
+            const int mine = column->kind == SCHEMA_NUMBER ? column->edge_count - 1 : 1;
+            schema->bins[schema->piecewise++] = mine;
+            *bins += mine;
+        }
+    }
+    return schema->bins;
+}
+
 /* The one-hot inputs; false if there are more inputs than a layer may have. */
-static bool lay_out_places(struct schema *schema)
+static bool lay_out_places(struct schema *schema, int widest)
 {
     int64_t places = 0;
     for (int i = 0; i < schema->count; i++) {
@@ -110,12 +160,12 @@ static bool lay_out_places(struct schema *schema)
         column->place = (int)places;
         column->code = schema->codes++;
         places += is_category ? 1 + (int64_t)column->categories.count + column->may_miss : 1;
-        if (schema->numbers + places > CONFIG_MAX_INPUTS) {
+        if (widest + places > CONFIG_MAX_INPUTS) {
             return false;
         }
     }
-    schema->inputs = schema->numbers + (int)places;
-    return true;
+    schema->inputs = schema->dense + (int)places;
+    return widest <= CONFIG_MAX_INPUTS;
 }
 
 /* A class is one of the target's categories; other targets are numbers. */
@@ -135,15 +185,25 @@ static bool targets_fit(const struct schema *schema)
 static bool lay_out(struct schema *schema, struct error *error)
 {
     schema->numbers = schema->codes = schema->inputs = schema->targets = schema->classes = 0;
+    int bins;
+    schema->encoding = schema->encoding == ENCODING_AUTO ? ENCODING_NONE : schema->encoding;
+    schema->piecewise = schema->dense = 0;
     lay_out_numbers(schema);
-    if (!lay_out_places(schema)) {
+    if (!lay_out_bins(schema, &bins)) {
+        return error_set(error, "out of memory for the bins of %d numbers", schema->numbers);
+    }
+    schema->dense = schema->encoding == ENCODING_PLE ? bins : schema->numbers;
+    if (!lay_out_places(schema, bins > schema->dense ? bins : schema->dense)) {
         return error_set(error,
                          "the columns make more than %d inputs; leave those with the most categories out (--ignore), "
                          "or raise --category_min",
                          CONFIG_MAX_INPUTS);
     }
-    if (schema->inputs == 0) {
+    if (schema->inputs == 0 || (schema->encoding == ENCODING_BOTH && schema->inputs == schema->dense && bins == 0)) {
         return error_set(error, "no column is left to learn from; name some with --features");
+    }
+    if (schema->task == TASK_INPUTS && schema->encoding != ENCODING_NONE) {
+        return error_set(error, "data.encoding: ple has no numbers that --target=inputs could learn; use none");
     }
     if (schema->task == TASK_INPUTS) {
         schema->targets = schema->inputs;
@@ -236,7 +296,19 @@ static bool add_notation(cJSON *object, const struct notation *notation)
            cJSON_AddStringToObject(written, "group", group) && cJSON_AddStringToObject(written, "unit", notation->unit);
 }
 
-static bool add_date(cJSON *object, const struct schema_column *column)
+static bool add_edges(cJSON *object, const struct schema_column *column)
+{
+    cJSON *edges = column->edge_count > 1 ? cJSON_AddArrayToObject(object, "edges") : NULL;
+    bool done = edges || column->edge_count < 2;
+    for (int i = 0; edges && done && i < column->edge_count; i++) {
+        char text[32];
+        config_number_text(column->edges[i], text);
+        done = cJSON_AddItemToArray(edges, cJSON_CreateRaw(text));
+    }
+    return done;
+}
+
+static bool add_date(cJSON *object, const struct schema_column *column, bool is_encoded)
 {
     bool done = cJSON_AddStringToObject(object, "dates", order_names[column->dates]);
     cJSON *parts = done ? cJSON_AddArrayToObject(object, "parts") : NULL;
@@ -246,12 +318,15 @@ static bool add_date(cJSON *object, const struct schema_column *column)
         done = cJSON_AddStringToObject(item, "part", date_part_names[part->part]) &&
                add_double(item, "center", part->center) && add_double(item, "scale", part->scale) &&
                add_double(item, "fill", part->fill);
+        if (is_encoded) {
+            done = done && add_double(item, "low", part->low) && add_double(item, "high", part->high);
+        }
         done = cJSON_AddItemToArray(parts, item) && done;
     }
     return parts && done;
 }
 
-static cJSON *column_json(const struct schema_column *column)
+static cJSON *column_json(const struct schema_column *column, bool is_encoded)
 {
     cJSON *object = cJSON_CreateObject();
     bool done = cJSON_AddStringToObject(object, "name", column->name) &&
@@ -263,12 +338,12 @@ static cJSON *column_json(const struct schema_column *column)
     if (column->kind == SCHEMA_CATEGORY) {
         done = done && add_categories(object, &column->categories);
     } else if (column->kind == SCHEMA_DATE) {
-        done = done && add_date(object, column);
+        done = done && add_date(object, column, is_encoded);
     } else {
         done = done && add_notation(object, &column->notation) && add_double(object, "center", column->center) &&
                add_double(object, "scale", column->scale) && add_double(object, "fill", column->fill);
         done = done && (isinf(column->low) || add_double(object, "low", column->low)) &&
-               (isinf(column->high) || add_double(object, "high", column->high));
+               (isinf(column->high) || add_double(object, "high", column->high)) && add_edges(object, column);
     }
     if (!done) {
         cJSON_Delete(object);
@@ -282,6 +357,8 @@ static bool make_text(struct schema *schema)
     cJSON *root = cJSON_CreateObject();
     bool done = cJSON_AddNumberToObject(root, "version", SCHEMA_VERSION) &&
                 cJSON_AddStringToObject(root, "task", task_names[schema->task]);
+    const bool is_encoded = schema->encoding != ENCODING_NONE;
+    done = done && (!is_encoded || cJSON_AddStringToObject(root, "encoding", encoding_names[schema->encoding]));
     cJSON *missing = done && schema->missing.count > 0 ? cJSON_AddArrayToObject(root, "missing") : NULL;
     done = done && (missing || schema->missing.count == 0);
     for (int i = 0; done && i < schema->missing.count; i++) {
@@ -289,7 +366,7 @@ static bool make_text(struct schema *schema)
     }
     cJSON *columns = done ? cJSON_AddArrayToObject(root, "columns") : NULL;
     for (int i = 0; columns && done && i < schema->count; i++) {
-        done = cJSON_AddItemToArray(columns, column_json(&schema->columns[i]));
+        done = cJSON_AddItemToArray(columns, column_json(&schema->columns[i], is_encoded));
     }
     free(schema->text);
     schema->text = columns && done ? cJSON_PrintUnformatted(root) : NULL;
@@ -400,7 +477,28 @@ static bool get_notation(const struct schema_reader *reader, struct notation *no
     return notation_is_valid(notation);
 }
 
-static bool get_parts(struct schema_column *column, struct json_value object)
+/* Without bins: none. */
+static bool get_edges(struct schema_column *column, struct json_value object)
+{
+    const struct json_value array = json_member(object, "edges");
+    struct json_walk walk = json_walk(array);
+    struct json_value item;
+    double edges[MOST_EDGES + 1];
+    int count = 0;
+    if (array.kind == JSON_NONE) {
+        return true;
+    }
+    while (array.kind == JSON_ARRAY && count <= MOST_EDGES && json_next(&walk, &item)) {
+        if (item.kind != JSON_NUMBER || number_parse(item.text, item.size, &edges[count]) != NUMBER_FINITE ||
+            (count > 0 && !(edges[count] > edges[count - 1])) || fabs(edges[count]) > FLT_MAX) {
+            return false;
+        }
+        count++;
+    }
+    return count > 1 && count <= MOST_EDGES && schema_set_edges(column, edges, count);
+}
+
+static bool get_parts(struct schema_column *column, struct json_value object, bool is_encoded)
 {
     const struct json_value parts = json_member(object, "parts");
     const int order = find_word(object, "dates", order_names);
@@ -416,7 +514,9 @@ static bool get_parts(struct schema_column *column, struct json_value object)
         seen |= 1U << part;
         to->part = (enum date_part)part;
         if (!get_double(item, "center", &to->center) || !get_double(item, "scale", &to->scale) ||
-            !get_double(item, "fill", &to->fill) || to->scale == 0) {
+            !get_double(item, "fill", &to->fill) || to->scale == 0 ||
+            (is_encoded &&
+             (!get_double(item, "low", &to->low) || !get_double(item, "high", &to->high) || !(to->low < to->high)))) {
             return false;
         }
     }
@@ -426,6 +526,7 @@ static bool get_parts(struct schema_column *column, struct json_value object)
 
 static bool get_column(const struct schema_reader *reader, struct json_value object)
 {
+    const bool is_encoded = reader->schema->encoding != ENCODING_NONE;
     const struct json_value name = json_member(object, "name");
     const int role = find_word(object, "role", role_names), kind = find_word(object, "kind", kind_names);
     size_t size;
@@ -442,12 +543,12 @@ static bool get_column(const struct schema_reader *reader, struct json_value obj
         return get_categories(reader, column, json_member(object, "categories"));
     }
     if (kind == SCHEMA_DATE) {
-        return role == SCHEMA_FEATURE && get_parts(column, object);
+        return role == SCHEMA_FEATURE && get_parts(column, object, is_encoded);
     }
     return get_notation(reader, &column->notation, object) && get_double(object, "center", &column->center) &&
            get_double(object, "scale", &column->scale) && get_double(object, "fill", &column->fill) &&
            column->scale != 0 && get_bound(object, "low", &column->low) && get_bound(object, "high", &column->high) &&
-           column->low <= column->high;
+           column->low <= column->high && (!is_encoded || get_edges(column, object));
 }
 
 static bool get_columns(const struct schema_reader *reader, struct json_value root)
@@ -459,7 +560,10 @@ static bool get_columns(const struct schema_reader *reader, struct json_value ro
     const struct json_value missing = json_member(root, "missing");
     struct json_walk marks = json_walk(missing);
     size_t size;
-    bool done = columns.kind == JSON_ARRAY && task >= 0;
+    const int encoding =
+        json_member(root, "encoding").kind == JSON_NONE ? ENCODING_NONE : find_word(root, "encoding", encoding_names);
+    bool done = columns.kind == JSON_ARRAY && task >= 0 && encoding > ENCODING_AUTO;
+    reader->schema->encoding = (enum table_encoding)(done ? encoding : ENCODING_NONE);
     while (done && missing.kind == JSON_ARRAY && json_next(&marks, &object)) {
         done = object.kind == JSON_STRING && add_missing(reader->schema, unescape(reader, object, &size));
     }
@@ -516,6 +620,17 @@ static bool say_categories(const struct schema_column *there, const struct schem
     return true;
 }
 
+static bool same_edges(const struct schema_column *there, const struct schema_column *here, struct error *error)
+{
+    const size_t bytes = (size_t)here->edge_count * sizeof *here->edges;
+    if (there->edge_count != here->edge_count || (bytes > 0 && memcmp(there->edges, here->edges, bytes) != 0)) {
+        return error_set(error, "column %.64s has %d bins there and %d here, or other edges of them", here->name,
+                         there->edge_count > 1 ? there->edge_count - 1 : 0,
+                         here->edge_count > 1 ? here->edge_count - 1 : 0);
+    }
+    return true;
+}
+
 static bool same_column(const struct schema_column *there, const struct schema_column *here, struct error *error)
 {
     if (strcmp(there->name, here->name) != 0) {
@@ -547,7 +662,7 @@ static bool same_column(const struct schema_column *there, const struct schema_c
     for (int i = 0; i < there->part_count || i < here->part_count; i++) {
         const struct schema_part *a = &there->parts[i], *b = &here->parts[i];
         if (there->part_count != here->part_count || a->part != b->part || a->center != b->center ||
-            a->scale != b->scale || a->fill != b->fill) {
+            a->scale != b->scale || a->fill != b->fill || a->low != b->low || a->high != b->high) {
             return error_set(error, "column %.64s has other dates there than here", here->name);
         }
     }
@@ -555,13 +670,17 @@ static bool same_column(const struct schema_column *there, const struct schema_c
         return error_set(error, "column %.64s is used from %.9g to %.9g there, and from %.9g to %.9g here", here->name,
                          there->low, there->high, here->low, here->high);
     }
-    return say_categories(there, here, error);
+    return same_edges(there, here, error) && say_categories(there, here, error);
 }
 
 bool schema_same(const struct schema *there, const struct schema *here, struct error *error)
 {
     if (there->task != here->task) {
         return error_set(error, "it learns %s there and %s here", task_names[there->task], task_names[here->task]);
+    }
+    if (there->encoding != here->encoding) {
+        return error_set(error, "data.encoding is %s there and %s here", encoding_names[there->encoding],
+                         encoding_names[here->encoding]);
     }
     for (int i = 0; i < there->count && i < here->count; i++) {
         if (!same_column(&there->columns[i], &here->columns[i], error)) {

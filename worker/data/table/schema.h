@@ -5,7 +5,13 @@
  * The inputs of a row are first its numbers, then a place for every category. A number is brought to the range from low
  * to high, which is what training saw and a tenth more on either side, and becomes (x - center) / scale; a missing one
  * becomes `fill`, and sets the column's indicator, one more place. A date becomes several numbers: those of its parts
- * that vary. In a column of categories exactly one place is 1: the first stands for rare or unseen values, then one for
+ * that vary.
+ *
+ * Encoded piecewise linearly (Gorishniy et al., "On embeddings for numerical features in tabular deep learning", 2022),
+ * a number becomes an input for each bin between two edges: 0 below it, 1 above it, and within it the share of it. A
+ * part of a date has one bin. A number that was the same in all rows of training has none.
+ *
+ * In a column of categories exactly one place is 1: the first stands for rare or unseen values, then one for
  * each category in order, then one for missing values if there were any.
  *
  * The checkpoint stores it as JSON. Doubles are written so that they read back with the same bits.
@@ -30,6 +36,7 @@ enum schema_kind { SCHEMA_NUMBER, SCHEMA_CATEGORY, SCHEMA_DATE };
 struct schema_part {
     enum date_part part;
     double center, scale, fill;
+    double low, high; /* the bin; if numbers are encoded */
 };
 
 /* The target to learn. */
@@ -50,9 +57,13 @@ struct schema_column {
     enum table_dates dates;   /* the order of a date's parts; of SCHEMA_DATE */
     struct schema_part parts[DATE_PARTS];
     int part_count;
-    double low, high;             /* of a number; infinite: any */
+    double low, high; /* of a number; infinite: any */
+    double *edges;    /* [edge_count]: of a number's bins, ascending; NULL: it has none */
+    int edge_count;
     struct dictionary categories; /* in order; of SCHEMA_CATEGORY */
     int input;                    /* index of a number, of a date's first part, or of a target; -1: none */
+    int piece;                    /* index among the encoded numbers, of a date's first part; -1: none */
+    int bin;                      /* index of its first bin among all; -1: none */
     int place;                    /* its first place, from 0; -1: none */
     int code;                     /* index among a row's codes; -1: none */
 };
@@ -62,7 +73,10 @@ struct schema {
     int count;
     enum schema_task task;
     struct string_list missing;           /* texts that stand for a missing value, besides the usual ones */
-    int numbers, codes, inputs;           /* as in struct examples */
+    enum table_encoding encoding;         /* which views of numbers its examples have; auto: none */
+    int numbers, codes, inputs;           /* as in struct examples; numbers: counted even if there are only bins */
+    int piecewise, *bins;                 /* as in struct examples */
+    int dense;                            /* inputs before the places */
     int classes, targets;                 /* outputs of the model: classes of TASK_CLASS, else targets */
     double *target_means, *target_scales; /* [targets], of TASK_NUMBERS: a target is mean + scale x value; else NULL */
     char *text;                           /* JSON */
@@ -82,6 +96,18 @@ static inline int schema_numbers(const struct schema_column *column)
 {
     return column->kind == SCHEMA_NUMBER ? 1 : column->kind == SCHEMA_DATE ? column->part_count : 0;
 }
+
+/* The number of encoded numbers that a feature has. */
+static inline int schema_pieces(const struct schema_column *column)
+{
+    return column->kind == SCHEMA_NUMBER ? column->edge_count > 1 : schema_numbers(column);
+}
+
+/* The edges of an encoded number of a feature, of which the caller says the date's part; *count: at least 2. */
+const double *schema_edges(const struct schema_column *column, int part, double of_part[2], int *count);
+
+/* Takes a copy of the edges. */
+bool schema_set_edges(struct schema_column *column, const double *edges, int count);
 
 /* Call it after adding all columns: assigns their places and makes the text. */
 bool schema_finish(struct schema *schema, struct error *error);

@@ -205,6 +205,20 @@ void survey_next_file(struct survey *survey)
     survey->files++;
 }
 
+/* What the nets of an ensemble take; of a single one, as configured. */
+static enum table_encoding encoding_of(const struct config *config)
+{
+    const struct config_model *model = &config->model;
+    bool takes[VIEW_PIECEWISE + 1] = {false};
+    for (int i = 0; i < model->net_count; i++) {
+        takes[model->views[i]] = true;
+    }
+    if (model->net_count > 0) {
+        return !takes[VIEW_PIECEWISE] ? ENCODING_NONE : takes[VIEW_RAW] ? ENCODING_BOTH : ENCODING_PLE;
+    }
+    return config->data.encoding == ENCODING_AUTO ? ENCODING_NONE : config->data.encoding;
+}
+
 bool survey_begin(struct survey *survey, const struct rows *rows, const struct config *config, bool counts_all,
                   struct error *error)
 {
@@ -237,7 +251,9 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
     }
     survey_forget(survey);
     survey->files = 1;
-    if (config->data.scaling == SCALING_ROBUST && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
+    survey->encoding = encoding_of(config);
+    const bool has_quantiles = config->data.scaling == SCALING_ROBUST || survey->encoding != ENCODING_NONE;
+    if (has_quantiles && !sample_create(&survey->sample, count, SAMPLE_BYTES)) {
         return error_set(error, "%s: out of memory for the quantiles of %d columns", rows_name(rows), count);
     }
     return survey->count == count || error_set(error, "%s: out of memory for %d columns", rows_name(rows), count);

@@ -70,6 +70,7 @@ struct survey {
     const struct config_data *data; /* borrowed */
     bool counts_all;                /* every column's values, for people to see */
     enum loss_kind loss;            /* from the config; decides which targets may be classes */
+    enum table_encoding encoding;   /* of numbers; never ENCODING_AUTO */
     struct sample sample;           /* of all columns' numbers, if quantiles are needed */
     size_t bytes;                   /* of all columns' values, approximately */
 };

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -87,6 +88,22 @@ static void find_range(struct schema_column *to, const struct survey_column *fro
     }
 }
 
+/* The quantiles of a sample lie within what all rows had. */
+static bool find_edges(struct schema_column *to, const struct survey_column *from, const struct survey *survey,
+                       int bins)
+{
+    double *edges = calloc((size_t)bins + 1, sizeof *edges);
+    int count = 0;
+    bool done = edges && sample_edges(&survey->sample, (int)(from - survey->columns), bins, edges, &count);
+    if (done && count > 1) {
+        edges[0] = from->minimum;
+        edges[count - 1] = from->maximum;
+        done = schema_set_edges(to, edges, count);
+    }
+    free(edges);
+    return done;
+}
+
 /* --- Columns --- */
 
 /* Columns that are useless, or too good. */
@@ -107,6 +124,8 @@ static void scale_part(struct schema_part *to, const struct survey_dates *dates,
     const struct moments *moments = &dates->parts[to->part];
     const double minimum = dates->minimum[to->part], maximum = dates->maximum[to->part];
     to->fill = moments->mean;
+    to->low = minimum;
+    to->high = maximum;
     to->center = scaling == SCALING_MINMAX ? minimum : scaling == SCALING_NONE ? 0 : moments->mean;
     to->scale = scaling == SCALING_MINMAX ? maximum - minimum
                 : scaling == SCALING_NONE ? 1
@@ -187,6 +206,9 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
     }
     added->notation = column->notation;
     find_scale(added, column, data->scaling);
+    if (schema->encoding != ENCODING_NONE && !find_edges(added, column, survey, data->bins)) {
+        return false;
+    }
     if (schema->task != TASK_INPUTS) { /* whose error on numbers far away is what people look for */
         find_range(added, column);
     }
@@ -374,7 +396,7 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
 bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
                    struct error *error)
 {
-    *schema = (struct schema){.count = 0};
+    *schema = (struct schema){.encoding = survey->encoding};
     bool done = choose_task(survey, config, name, &schema->task, error);
     if (done) {
         done = add_columns(schema, survey, USE_FEATURE, config, name) &&

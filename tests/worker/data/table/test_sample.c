@@ -36,6 +36,38 @@ static void quantiles_of_all_that_fits(void **state)
     sample_free(&sample);
 }
 
+/* Ties, few values, one value, none; otherwise as numpy.quantile has them. */
+static void edges_of_bins_are_quantiles(void **state)
+{
+    (void)state;
+    static const double quarters[] = {0, 25, 50, 75, 100}, merged[] = {0, 75, 100}, few[] = {-1, 2, 7};
+    static const struct {
+        const double *edges;
+        int count;
+    } expected[] = {{quarters, 5}, {merged, 3}, {few, 3}, {quarters, 1}, {NULL, 0}};
+    double edges[5];
+    struct sample sample;
+    assert_true(sample_create(&sample, 5, 0));
+    for (int i = 0; i < 101; i++) {
+        double *kept = sample_add(&sample);
+        assert_non_null(kept);
+        kept[0] = 100 - i;
+        kept[1] = i < 60 ? 0 : i; /* three of five edges are 0 */
+        kept[2] = i % 5 == 0 ? (double)NAN : few[i % 3];
+        kept[3] = 0;
+        kept[4] = (double)NAN;
+    }
+    for (int column = 0; column < 5; column++) {
+        int count = -1;
+        assert_true(sample_edges(&sample, column, 4, edges, &count));
+        assert_int_equal(count, expected[column].count);
+        for (int i = 0; i < count; i++) {
+            assert_true(edges[i] == expected[column].edges[i]);
+        }
+    }
+    sample_free(&sample);
+}
+
 static void more_rows_than_fit_are_thinned_evenly(void **state)
 {
     (void)state;
@@ -145,6 +177,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(quantiles_of_all_that_fits),
+        cmocka_unit_test(edges_of_bins_are_quantiles),
         cmocka_unit_test(more_rows_than_fit_are_thinned_evenly),
         cmocka_unit_test(times_are_numbers_or_dates),
         cmocka_unit_test(dates_have_orders_and_parts),

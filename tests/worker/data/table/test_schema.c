@@ -52,8 +52,59 @@ static void damaged(void **state)
     }
 }
 
+/* --- bins --- */
+
+#define ENCODED(task, encoding, edges)                                                                                 \
+    "{\"version\":1,\"task\":\"" task "\",\"encoding\":\"" encoding "\",\"columns\":["                                 \
+    "{\"name\":\"a\",\"role\":\"feature\",\"kind\":\"number\",\"may_miss\":true,\"center\":0,\"scale\":1,\"fill\":0"   \
+    ",\"edges\":" edges "}," FEATURE_B "," TARGET "]}"
+#define FEATURE_B                                                                                                      \
+    "{\"name\":\"b\",\"role\":\"feature\",\"kind\":\"number\",\"may_miss\":false,\"center\":0,\"scale\":1,\"fill\":0"  \
+    ",\"edges\":[0.10000000000000001,7]}"
+
+static void bins_are_inputs(void **state)
+{
+    (void)state;
+    struct schema schema, again, both, other;
+    struct error error = {""};
+    assert_true(schema_parse(&schema, ENCODED("numbers", "ple", "[-1,0.5,2,1e30]"), &error));
+    assert_int_equal(schema.inputs, 3 + 1 + 1); /* and the place of a's missing values */
+    assert_int_equal(schema.dense, 4);
+    assert_true(schema.piecewise == 2 && schema.bins[0] == 3 && schema.bins[1] == 1);
+    assert_true(schema_parse(&again, schema.text, &error) && schema_same(&schema, &again, &error));
+    assert_string_equal(schema.text, again.text);
+    assert_true(schema_parse(&both, ENCODED("numbers", "both", "[-1,0.5,2,1e30]"), &error));
+    assert_true(both.inputs == 3 && both.dense == 2 && both.piecewise == 2);
+    assert_false(schema_same(&schema, &both, &error));
+    assert_string_equal(error.text, "data.encoding is ple there and both here");
+    assert_true(schema_parse(&other, ENCODED("numbers", "ple", "[-1,0.5,3,1e30]"), &error));
+    assert_false(schema_same(&schema, &other, &error));
+    assert_string_equal(error.text, "column a has 3 bins there and 3 here, or other edges of them");
+    schema_free(&schema);
+    schema_free(&again);
+    schema_free(&both);
+    schema_free(&other);
+}
+
+static void bins_that_make_no_sense(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {ENCODED("numbers", "ple", "[1]"),       ENCODED("numbers", "ple", "[]"),
+                                        ENCODED("numbers", "ple", "[1,1]"),     ENCODED("numbers", "ple", "[2,1]"),
+                                        ENCODED("numbers", "ple", "[0,1e300]"), ENCODED("numbers", "ple", "[0,\"1\"]"),
+                                        ENCODED("numbers", "ple", "7"),         ENCODED("numbers", "auto", "[0,1]"),
+                                        ENCODED("numbers", "often", "[0,1]"),   ENCODED("inputs", "ple", "[0,1]")};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct schema schema;
+        struct error error = {""};
+        assert_false(schema_parse(&schema, texts[i], &error));
+        assert_true(error.text[0] != '\0' && schema.count == 0);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(only_features_may_miss), cmocka_unit_test(damaged)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(only_features_may_miss), cmocka_unit_test(damaged),
+                                       cmocka_unit_test(bins_are_inputs), cmocka_unit_test(bins_that_make_no_sense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
