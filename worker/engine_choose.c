@@ -6,9 +6,8 @@
 #include "base/log.h"
 #include "cuda/client.h"
 #include "cuda/probe.h"
-#include "worker/devices.h"
+#include "worker/gpu/devices.h"
 #include "worker/gpu/engine.h"
-#include "worker/gpu/towers.h"
 
 /*
  * Is it worth starting the GPU engine's process? With auto only if there are signs of a GPU; an explicit request gets

@@ -267,12 +267,9 @@ static bool draw_examples(struct examples *examples, enum dataset_part part, con
                          "--synthetic_train and --synthetic_test, or raise --memory_mb",
                          count, (unsigned long long)(limit >> 20));
     }
-    examples->images = malloc((size_t)count * SYNTH_PIXELS + EXAMPLES_PADDING);
-    examples->labels = malloc((size_t)count * sizeof *examples->labels);
-    if (!examples->images || !examples->labels) {
-        return error_set(error, "out of memory for %d synthetic images; lower data.synthetic_train or synthetic_test",
-                         count);
-    }
+    examples->images = must_alloc((size_t)count * SYNTH_PIXELS + EXAMPLES_PADDING,
+                                  "synthetic images: lower --synthetic_train or --synthetic_test");
+    examples->labels = must_alloc((size_t)count * sizeof *examples->labels, "labels of synthetic images");
     memset(examples->images + (size_t)count * SYNTH_PIXELS, 0, EXAMPLES_PADDING);
     int threads = config->train.num_threads > 0 ? config->train.num_threads : threads_available();
     return synth_fill((uint64_t)config->train.seed, part == DATASET_TEST ? SYNTH_TEST : SYNTH_TRAIN, count, threads,
@@ -675,9 +672,9 @@ static bool stream_rest(struct dataset *dataset, struct overflow *overflow, cons
     dataset->train = *like;
     dataset->train.count = rows;
     dataset->bytes += (size_t)(tasks * of_task);
-    struct example_source *source = overflow->source;
+    dataset->streaming = streaming_create(&options, overflow->source, &overflow->blocks);
     overflow->source = NULL;
-    return streaming_create(&dataset->streaming, &options, source, &overflow->blocks, error);
+    return true;
 }
 
 /* --- tables --- */
@@ -767,11 +764,8 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
     struct examples whole;
     struct fingerprint fingerprint;
     struct overflow overflow = begin_overflow(config);
-    struct schema *schema = dataset->schema ? dataset->schema : calloc(1, sizeof *schema);
+    struct schema *schema = dataset->schema ? dataset->schema : must_zero(1, sizeof *schema, "columns");
     dataset->schema = NULL;
-    if (!schema) {
-        return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
-    }
     if (!table_read_train(&whole, test, schema, &fingerprint, &overflow, config, error)) {
         overflow_free(&overflow);
         free(schema);
@@ -793,10 +787,7 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
 
 bool dataset_describe(struct dataset *dataset, const char *schema, const struct config *config, struct error *error)
 {
-    *dataset = (struct dataset){.schema = calloc(1, sizeof *dataset->schema)};
-    if (!dataset->schema) {
-        return error_set(error, "out of memory for a table's columns");
-    }
+    *dataset = (struct dataset){.schema = must_zero(1, sizeof *dataset->schema, "columns")};
     if (!schema_parse(dataset->schema, schema, error)) {
         return false;
     }

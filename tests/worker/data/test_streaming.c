@@ -80,7 +80,7 @@ static struct fixture make(int examples, int shuffle_buffer, int broken_from, in
     for (int i = 0; i < examples; i += OF_BLOCK) {
         assert_true(blocks_add(&blocks, 0, (uint64_t)i, (uint32_t)(examples - i < OF_BLOCK ? examples - i : OF_BLOCK)));
     }
-    assert_true(streaming_create(&fixture.streaming, &options, &source->source, &blocks, &fixture.error));
+    fixture.streaming = streaming_create(&options, &source->source, &blocks);
     return fixture;
 }
 
