@@ -1,5 +1,5 @@
 /* Bins are computed once, from the reference; incoming rows are only counted. An empty bin counts as half a row. */
-#include "serve/drift.h"
+#include "serve/model.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -26,7 +26,7 @@
 #include "base/version.h"
 #include "cuda/device/driver.h"
 #include "cuda/payload.h"
-#include "net/minisign.h"
+#include "net/operator_key.h"
 #include "net/tls/gcm.h"
 
 /* --- Verification of a released file --- */

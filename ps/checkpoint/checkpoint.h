@@ -23,7 +23,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "base/config.h"
 #include "base/error.h"
@@ -106,9 +105,6 @@ const char *checkpoint_path(const struct checkpoint_file *file);
 /* In hex: what tells checkpoints apart, since a run that is trained anew ends at the same step. */
 enum { CHECKPOINT_DIGEST_HEX = 64 };
 const char *checkpoint_digest(const struct checkpoint_file *file);
-
-/* Of the open file, which may have been replaced since. */
-bool checkpoint_status(const struct checkpoint_file *file, struct stat *status);
 const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file);
 
 /* The trained model: sets layers, layer_count and activation; the rest of `config` stays. */

@@ -14,10 +14,9 @@
 #include <unistd.h>
 
 #include "base/config/keys.h"
-#include "base/config/relations.h"
 #include "base/file.h"
 #include "base/memory.h"
-#include "base/text/count.h"
+#include "base/text/text.h"
 #include "base/threads.h"
 #include "worker/data/folders.h"
 #include "worker/data/idx.h"

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text/json.h"
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "worker/data/image.h"
 #include "worker/data/names.h"
 #include "worker/data/table/dictionary.h"

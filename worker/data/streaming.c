@@ -10,11 +10,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/condition.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
+#include "base/threads.h"
 
 enum { WINDOWS = 2, STACK = 256 * 1024, LOG_EVERY_S = 10 };
 

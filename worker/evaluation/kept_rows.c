@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/text/json.h"
-#include "base/text/json_value.h"
 #include "base/text/json_writer.h"
 
 enum {

@@ -19,8 +19,8 @@
 #include "base/memory.h"
 #include "base/profile.h"
 #include "base/text/json.h"
-#include "base/text/printable.h"
-#include "net/spans.h"
+#include "base/text/text.h"
+#include "net/message.h"
 
 /* --- Reading --- */
 

@@ -9,13 +9,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/condition.h"
 #include "base/file.h"
 #include "base/finite.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/profile.h"
+#include "base/threads.h"
 #include "net/handshake.h"
 #include "ps/rollout/history.h"
 #include "ps/shard.h"

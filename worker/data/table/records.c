@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/config/keys.h"
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/tfrecord/example.h"

@@ -24,7 +24,7 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/progress.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "base/threads.h"
 #include "base/trust.h"
 #include "net/credentials.h"
