@@ -122,7 +122,29 @@ struct config_model {
     enum initializer initializer;  /* of the weights */
     double init_stddev;            /* of truncated_normal */
     double init_bias;              /* every bias starts here */
+    char *ensemble;                /* "auto", or several nets whose outputs are averaged: "raw:1,ple:1" */
+    /*
+     * Not keys, but what follows from that: the nets, which are alike but for their views of the inputs. 0: a single
+     * one, of the raw view, and the rest is not set.
+     */
+    int net_count;
+    enum number_view views[CONFIG_MAX_NETS];
+    int net_inputs[CONFIG_MAX_NETS]; /* units of the first layer; 0: as in layers */
 };
+
+/* Reads "raw:1,ple:1" into net_count and views. */
+bool config_parse_ensemble(struct config_model *model, const char *text, struct error *error);
+
+/* The nets of a model, at least 1, and the units of a net's first layer. */
+static inline int config_nets(const struct config_model *model)
+{
+    return model->net_count > 1 ? model->net_count : 1;
+}
+
+static inline int config_net_inputs(const struct config_model *model, int net)
+{
+    return net < model->net_count && model->net_inputs[net] > 0 ? model->net_inputs[net] : model->layers[0];
+}
 
 /* What validation measures; METRIC_AUTO: evaluation_best_metric (worker/evaluation/evaluate.h) says. */
 enum metric {
@@ -430,6 +452,7 @@ double config_default_outer_rate(enum outer_optimizer kind); /* the same for tra
 /* Names of enum values, as in the file. */
 const char *config_optimizer_name(enum optimizer_kind kind);
 const char *config_outer_name(enum outer_optimizer kind);
+const char *config_view_name(enum number_view view);
 const char *config_activation_name(enum activation activation);
 const char *config_loss_name(enum loss_kind loss);
 bool loss_is_of_numbers(enum loss_kind loss); /* not of classes, nor of yes and no */

@@ -121,6 +121,7 @@ struct engine_options {
     const struct examples *like;
     struct streaming *streaming; /* the source of train's images if they are not in memory; else NULL */
     uint32_t first_task;         /* 0 for local training */
+    int net;                     /* which of an ensemble's nets it is: dropout differs between them */
     bool only_forward;           /* only a few forward passes: --device=auto starts no GPU for them */
     bool low_priority;           /* its threads run at low priority (base/threads.h) */
 };

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cuda/client.h"
 #include "cuda/probe.h"
+#include "worker/ensemble.h"
 #include "worker/gpu/devices.h"
 #include "worker/gpu/engine.h"
 
@@ -57,7 +58,7 @@ static bool has_towers(const struct engine_options *options)
 void engine_begin(struct engine_startup *startup, const struct engine_options *options)
 {
     struct error error;
-    bool on_gpu = placement_of(options).device != DEVICE_CPU && !has_towers(options);
+    bool on_gpu = placement_of(options).device != DEVICE_CPU && !has_towers(options) && options->model->net_count == 1;
     startup->client = on_gpu ? begin(options, &error) : NULL;
 }
 
@@ -70,6 +71,10 @@ void engine_startup_end(struct engine_startup *startup)
 static bool create_on_gpu(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                           struct error *why)
 {
+    if (options->model->net_count > 1) {
+        return error_set(why, "an ensemble of nets trains on the CPU%s",
+                         placement_of(options).device == DEVICE_AUTO ? "" : ": use --device=cpu");
+    }
     struct gpu_client *client = startup ? startup->client : NULL;
     if (startup) {
         startup->client = NULL;
@@ -102,7 +107,7 @@ static const char *of_precision(const struct config_train *train)
 
 static bool create_on_cpu(struct engine **engine, const struct engine_options *options, struct error *error)
 {
-    if (!cpu_engine_create(engine, options, error)) {
+    if (!ensemble_create_on_cpu(engine, options, error)) {
         return false;
     }
     device_log(options, "cpu:0");
@@ -127,8 +132,8 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
         return create_on_cpu(engine, options, error);
     }
     snprintf(wanted, sizeof wanted, placement.by_hand ? "gpu:%d of train.placement" : "--device=gpu:%d", placement.gpu);
-    if (options->streaming ? create_for_streaming(engine, options, startup, &why)
-                           : create_on_gpu(engine, options, startup, &why)) {
+    if (options->streaming && options->model->net_count == 1 ? create_for_streaming(engine, options, startup, &why)
+                                                             : create_on_gpu(engine, options, startup, &why)) {
         char name[16];
         snprintf(name, sizeof name, "gpu:%d", placement.gpu);
         device_log(options, name);

@@ -31,6 +31,15 @@ static void format_layers(char *text, size_t size, const struct model *model)
     text[0] = '\0';
     for (int i = 0; i <= model->layer_count && used < size; i++) {
         used += (size_t)snprintf(text + used, size - used, "%s%d", i > 0 ? "-" : "", model->widths[i]);
+        for (int net = 1; i == 0 && net < model->net_count && used < size; net++) {
+            const int inputs = model->variables[2 * model->layer_count * net].rows;
+            used += (size_t)snprintf(text + used, size - used, "+%d", inputs);
+        }
+    }
+    if (model->net_count > 1 && used < size) {
+        char nets[64];
+        model_ensemble_text(model, nets, sizeof nets);
+        snprintf(text + used, size - used, ", nets %s", nets);
     }
 }
 

@@ -152,6 +152,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "standard deviation of initializer truncated_normal"},
     {"model", "init_bias", KEY_NUMBER, AT(model.init_bias), .minimum = -10, .maximum = 10, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .description = "initial value of every bias"},
+    {"model", "ensemble", KEY_TEXT, AT(model.ensemble), .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .omit_default = true,
+     .description = "several nets in one model, whose probabilities or numbers are averaged: view:count,..., as "
+                    "raw:2; auto = one net"},
 
     {"train", "optimizer", KEY_WORD, AT(train.optimizer), .words = optimizers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -618,6 +622,11 @@ bool config_was_chosen(const struct config *config, const char *section, const c
 const char *config_optimizer_name(enum optimizer_kind kind)
 {
     return optimizers[kind];
+}
+
+const char *config_view_name(enum number_view view)
+{
+    return view == VIEW_RAW ? "raw" : "ple";
 }
 
 const char *config_activation_name(enum activation activation)

@@ -146,6 +146,9 @@ bool flags_switch(const char *text, bool *on);
  */
 void config_fill_in(struct config *config);
 
+/* Reads the nets of model.ensemble into the model; "auto": one. */
+bool config_take_ensemble(struct config *config, struct error *error);
+
 /* The error names file, line and column, or the flag, of one of the keys concerned. */
 bool config_check_relations(const struct config *config, struct error *error);
 

@@ -6,7 +6,15 @@
 #ifndef BASE_CONFIG_KINDS_H
 #define BASE_CONFIG_KINDS_H
 
-enum { CONFIG_MAX_LAYERS = 16 /* entries of model.layers: the input, hidden layers, the output */ };
+enum {
+    CONFIG_MAX_LAYERS = 16, /* entries of model.layers: the input, hidden layers, the output */
+    CONFIG_MAX_NETS = 16,   /* of model.ensemble ... */
+    CONFIG_MAX_WEIGHTS = 64 /* ... and their layers of weights, over all nets */
+};
+
+/* How a net sees the numbers of a table: as they are scaled, or encoded piecewise. */
+enum number_view { VIEW_RAW, VIEW_PIECEWISE };
+
 
 enum activation { ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY };
 enum optimizer_kind {

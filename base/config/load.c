@@ -319,7 +319,7 @@ static bool read_layers(struct config *config, const struct layers *layers, stru
         return false;
     }
     config_fill_in(config);
-    return config_check_relations(config, error);
+    return config_take_ensemble(config, error) && config_check_relations(config, error);
 }
 
 static bool parse(struct config *config, const struct layers *layers, struct error *error)

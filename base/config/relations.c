@@ -2,6 +2,7 @@
 #include "base/config/keys.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text/address.h"
@@ -108,6 +109,68 @@ void config_fill_in(struct config *config)
         train->batch_size = USUAL_BATCH;
     }
     fill_in_length(config);
+}
+
+/* "raw:2": a view and its nets; false if it is none. */
+static bool take_nets(struct config_model *model, const char *text, size_t size)
+{
+    for (int view = VIEW_RAW; view <= VIEW_PIECEWISE; view++) {
+        const char *const called = config_view_name((enum number_view)view);
+        const size_t name = strlen(called);
+        if (size <= name + 1 || strncmp(text, called, name) != 0 || text[name] != ':') {
+            continue;
+        }
+        char *end;
+        const long count = text[name + 1] >= '1' && text[name + 1] <= '9' ? strtol(text + name + 1, &end, 10) : 0;
+        if (count < 1 || end != text + size || count > CONFIG_MAX_NETS - model->net_count) {
+            return false;
+        }
+        for (long i = 0; i < count; i++) {
+            model->views[model->net_count++] = (enum number_view)view;
+        }
+        return true;
+    }
+    return false;
+}
+
+bool config_parse_ensemble(struct config_model *model, const char *text, struct error *error)
+{
+    model->net_count = 0;
+    for (const char *at = text; at;) {
+        const size_t size = strcspn(at, ",");
+        if (!take_nets(model, at, size)) {
+            return error_set(error, "\"%.*s\" is no view:count; views are raw and ple, and all counts together at most %d",
+                             (int)(size < 64 ? size : 64), at, CONFIG_MAX_NETS);
+        }
+        at = at[size] == ',' ? at + size + 1 : NULL;
+    }
+    return true;
+}
+
+bool config_take_ensemble(struct config *config, struct error *error)
+{
+    struct config_model *model = &config->model;
+    const char *text = model->ensemble;
+    model->net_count = 0;
+    memset(model->net_inputs, 0, sizeof model->net_inputs);
+    return text[0] == '\0' || strcmp(text, "auto") == 0 || config_parse_ensemble(model, text, error) ||
+           error_at_key(config, "model", "ensemble", error);
+}
+
+/* What the nets of an ensemble cannot do. */
+static bool check_ensemble(const struct config *config, struct error *error)
+{
+    const struct config_model *model = &config->model;
+    const int weights = model->hidden_count != CONFIG_AUTO ? model->hidden_count + 1 : model->layer_count - 1;
+    if (model->net_count > 1 && model->net_count * weights > CONFIG_MAX_WEIGHTS) {
+        error_set(error, "makes %d nets of %d layers of weights each; together the most is %d", model->net_count,
+                  weights, CONFIG_MAX_WEIGHTS);
+    } else if (model->net_count > 1 && config->train.towers[0] != '\0') {
+        error_set(error, "cannot be combined with train.towers; remove one of the two");
+    } else {
+        return true;
+    }
+    return error_at_key(config, "model", "ensemble", error);
 }
 
 static bool check_hosts_disjoint(const struct config *config, struct error *error)
@@ -478,7 +541,7 @@ static bool check_elastic(const struct config *config, struct error *error)
 bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_bind(config, error) && check_steps(config, error) &&
-           check_devices(config, error) && check_target(config, error) && check_validation(config, error) &&
+           check_devices(config, error) && check_ensemble(config, error) && check_target(config, error) && check_validation(config, error) &&
            check_checkpoints(config, error) && check_synchronous(config, error) && check_rounds(config, error) &&
            check_own_data(config, error) && check_validate_by(config, error) && check_elastic(config, error);
 }

@@ -22,6 +22,12 @@ struct dropout {
     float scale;        /* of the units that stay */
 };
 
+/* The seed for one of several nets; net 0 has the run's. */
+PHILOX_INLINE uint64_t dropout_seed(uint64_t seed, int net)
+{
+    return seed ^ (uint64_t)net << 56;
+}
+
 PHILOX_INLINE struct dropout dropout_make(uint64_t seed, double rate)
 {
     struct dropout dropout = {seed, (uint32_t)(rate * 65536.0 + 0.5), 1.0f};

@@ -47,10 +47,10 @@ struct device_shape {
 
 /* The arrays that examples consist of. A shape has either pictures or rows, and either labels or target values. */
 enum device_array {
-    DEVICE_IMAGES, /* uint8 [count, widths[0]] */
-    DEVICE_VALUES, /* float [count, numbers]: of rows, the first inputs */
-    DEVICE_PLACES, /* int32 [count, codes]: of rows, which other inputs are 1, numbers <= place < widths[0]; -1: none */
-    DEVICE_LABELS, /* int32 [count] */
+    DEVICE_IMAGES,  /* uint8 [count, widths[0]] */
+    DEVICE_VALUES,  /* float [count, numbers]: of rows, the first inputs */
+    DEVICE_PLACES,  /* int32 [count, codes]: of rows, which inputs after the numbers are 1; -1: none */
+    DEVICE_LABELS,  /* int32 [count] */
     DEVICE_TARGETS, /* float [count, targets] */
     DEVICE_WEIGHTS, /* float [count] */
     DEVICE_ARRAYS

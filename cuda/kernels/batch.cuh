@@ -87,7 +87,7 @@ static __device__ __forceinline__ void spread_row(const struct kernel_network &n
     for (int i = threadIdx.x; i < rows.codes; i += KERNEL_BLOCK_THREADS) {
         const int place = source.places[example * rows.codes + i];
         if (place >= 0) {
-            inputs[place] = 1.0f;
+            inputs[rows.numbers + place] = 1.0f;
         }
     }
 }

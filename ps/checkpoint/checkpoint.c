@@ -72,9 +72,18 @@ int checkpoint_tensor_shape(const struct variable *variable, int64_t shape[2])
 
 void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model)
 {
-    size_t used = 0;
-    for (int i = 0; i <= model->layer_count; i++) {
-        used += (size_t)snprintf(text + used, METADATA_VALUE - used, "%s%d", i > 0 ? "," : "", model->widths[i]);
+    const int first = 2 * model->layer_count; /* variables of a net */
+    bool differ = false;
+    for (int net = 1; net < model->net_count; net++) {
+        differ |= model->variables[net * first].rows != model->widths[0];
+    }
+    size_t used = (size_t)snprintf(text, METADATA_VALUE, "%d", model->widths[0]);
+    for (int net = 1; differ && net < model->net_count; net++) {
+        used += (size_t)snprintf(text + used, METADATA_VALUE - used, "+%d", model->variables[net * first].rows);
+        assert(used < METADATA_VALUE);
+    }
+    for (int i = 1; i <= model->layer_count; i++) {
+        used += (size_t)snprintf(text + used, METADATA_VALUE - used, ",%d", model->widths[i]);
         assert(used < METADATA_VALUE);
     }
 }
@@ -260,6 +269,11 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     char layers[METADATA_VALUE];
     checkpoint_layers_text(layers, model);
     put(&writer, "layers", "%s", layers);
+    if (model->net_count > 1) {
+        char ensemble[METADATA_VALUE];
+        model_ensemble_text(model, ensemble, sizeof ensemble);
+        put(&writer, "ensemble", "%s", ensemble);
+    }
     put(&writer, "activation", "%s", config_activation_name(model->activation));
     put(&writer, "optimizer", "%s", config_optimizer_name(kind));
     put_scores(&writer, info);

@@ -251,6 +251,17 @@ static bool get_loss(struct checkpoint_file *file, struct error *error)
                                                get_double(file, "quantile", &info->quantile, error));
 }
 
+/* The nets of an ensemble; a model without says nothing of them. */
+static bool get_nets(struct checkpoint_file *file, struct error *error)
+{
+    char text[METADATA_VALUE];
+    if (!safetensors_metadata(&file->tensors, "ensemble")) {
+        return true;
+    }
+    return get_text(file, "ensemble", text, sizeof text, error) &&
+           (config_parse_ensemble(&file->model, text, error) || error_wrap(error, "%s: its ensemble", file->path));
+}
+
 static bool get_model(struct checkpoint_file *file, struct error *error)
 {
     char text[METADATA_VALUE];
@@ -258,20 +269,10 @@ static bool get_model(struct checkpoint_file *file, struct error *error)
         return false;
     }
     struct config_model *model = &file->model;
-    const char *next = text;
-    for (char *end; model->layer_count < CONFIG_MAX_LAYERS; next = end + 1) {
-        long width = strtol(next, &end, 10);
-        const int most = model->layer_count == 0 ? CONFIG_MAX_INPUTS : CONFIG_MAX_WIDTH;
-        if (end == next || width < 1 || width > most || (*end != ',' && *end != '\0')) {
-            model->layer_count = 0;
-            break;
-        }
-        model->layers[model->layer_count++] = (int)width;
-        if (*end == '\0') {
-            break;
-        }
+    if (!get_nets(file, error)) {
+        return false;
     }
-    if (model->layer_count < 2) {
+    if (!model_parse_units(model, text)) {
         return error_set(error, "%s: \"layers\" in its metadata is \"%s\", no list of widths", file->path, text);
     }
     if (!get_text(file, "activation", text, sizeof text, error)) {
@@ -456,6 +457,9 @@ const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file 
 
 void checkpoint_file_model(const struct checkpoint_file *file, struct config_model *config)
 {
+    config->net_count = file->model.net_count;
+    memcpy(config->views, file->model.views, sizeof config->views);
+    memcpy(config->net_inputs, file->model.net_inputs, sizeof config->net_inputs);
     memcpy(config->layers, file->model.layers, sizeof config->layers);
     config->layer_count = file->model.layer_count;
     config->activation = file->model.activation;
@@ -501,6 +505,12 @@ static bool tensor_fits(const struct checkpoint_file *file, const struct variabl
 static bool layers_fit(const struct checkpoint_file *file, const struct model *model, struct error *error)
 {
     bool same = true;
+    if (config_nets(&file->model) != model->net_count) {
+        return error_set(error,
+                         "%.600s does not fit: it has %d nets there and %d here: set --ensemble as it was, or give "
+                         "another --train_dir",
+                         file->path, config_nets(&file->model), model->net_count);
+    }
     if (file->model.layer_count != model->layer_count + 1) {
         same = error_set(error, "%s does not fit: it has %d layers of weights there and %d here", file->path,
                          file->model.layer_count - 1, model->layer_count);

@@ -19,7 +19,7 @@ enum {
     SAFETENSORS_PREFIX = 8,             /* bytes before the header */
     SAFETENSORS_MAX_HEADER = 1 << 24,   /* bytes */
     SAFETENSORS_USUAL_HEADER = 1 << 18, /* enough for SAFETENSORS_MAX_TENSORS with short metadata */
-    SAFETENSORS_MAX_TENSORS = 256,
+    SAFETENSORS_MAX_TENSORS = 512,
     SAFETENSORS_MAX_METADATA = 64,
     SAFETENSORS_MAX_DIMENSIONS = 4,
     SAFETENSORS_MAX_NAME = 255,  /* bytes */

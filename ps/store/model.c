@@ -30,10 +30,13 @@ static int row_stride(int cols)
     return (lines | 1) * MODEL_ROW_ALIGN;
 }
 
-static void add_variable(struct model *model, int layer, const char *what, int rows, int cols, bool is_weights)
+/* prefix: of its net. */
+static void add_variable(struct model *model, const char *prefix, int layer, const char *what, int rows, int cols,
+                         bool is_weights)
 {
+    assert(model->variable_count < MODEL_MAX_VARIABLES);
     struct variable *variable = &model->variables[model->variable_count++];
-    snprintf(variable->name, sizeof variable->name, "layer%d/%s", layer, what);
+    snprintf(variable->name, sizeof variable->name, "%slayer%d/%s", prefix, layer, what);
     variable->rows = rows;
     variable->cols = cols;
     variable->stride = row_stride(cols);
@@ -48,46 +51,116 @@ static void add_variable(struct model *model, int layer, const char *what, int r
 void model_layout(struct model *model, const struct config_model *config)
 {
     memset(model, 0, sizeof *model);
+    model->net_count = config_nets(config);
     model->layer_count = config->layer_count - 1;
     model->activation = config->activation;
     memcpy(model->widths, config->layers, sizeof model->widths);
-    for (int layer = 0; layer < model->layer_count; layer++) {
-        add_variable(model, layer, "weights", config->layers[layer], config->layers[layer + 1], true);
-        add_variable(model, layer, "biases", 1, config->layers[layer + 1], false);
+    model->widths[0] = config_net_inputs(config, 0);
+    for (int net = 0; net < model->net_count; net++) {
+        char prefix[16] = "";
+        model->views[net] = config->net_count > 0 ? config->views[net] : VIEW_RAW;
+        if (model->net_count > 1) {
+            snprintf(prefix, sizeof prefix, "net%d/", net);
+        }
+        for (int layer = 0; layer < model->layer_count; layer++) {
+            const int rows = layer == 0 ? config_net_inputs(config, net) : config->layers[layer];
+            add_variable(model, prefix, layer, "weights", rows, config->layers[layer + 1], true);
+            add_variable(model, prefix, layer, "biases", 1, config->layers[layer + 1], false);
+        }
     }
+}
+
+size_t model_net(const struct model *model, int net, struct model *one)
+{
+    const int count = 2 * model->layer_count;
+    const struct variable *variables = &model->variables[net * count];
+    const size_t first = variables[0].offset;
+    assert(net >= 0 && net < model->net_count);
+    memset(one, 0, sizeof *one);
+    one->net_count = 1;
+    one->views[0] = model->views[net];
+    one->layer_count = model->layer_count;
+    one->activation = model->activation;
+    memcpy(one->widths, model->widths, sizeof one->widths);
+    one->widths[0] = variables[0].rows;
+    one->variable_count = count;
+    for (int i = 0; i < count; i++) {
+        one->variables[i] = variables[i];
+        one->variables[i].offset -= first;
+        one->float_count += (size_t)variables[i].rows * (size_t)variables[i].stride;
+        one->parameter_count += (size_t)variables[i].rows * (size_t)variables[i].cols;
+    }
+    return first;
 }
 
 void model_units_text(const struct config_model *config, char text[MODEL_UNITS_TEXT])
 {
-    size_t used = 0;
-    for (int i = 0; i < config->layer_count && used < MODEL_UNITS_TEXT; i++) {
-        used += (size_t)snprintf(text + used, MODEL_UNITS_TEXT - used, "%s%d", i > 0 ? "," : "", config->layers[i]);
+    bool differ = false;
+    for (int net = 0; net < config_nets(config); net++) {
+        differ |= config_net_inputs(config, net) != config->layers[0];
+    }
+    size_t used = (size_t)snprintf(text, MODEL_UNITS_TEXT, "%d", config_net_inputs(config, 0));
+    for (int net = 1; differ && net < config->net_count && used < MODEL_UNITS_TEXT; net++) {
+        used += (size_t)snprintf(text + used, MODEL_UNITS_TEXT - used, "+%d", config_net_inputs(config, net));
+    }
+    for (int i = 1; i < config->layer_count && used < MODEL_UNITS_TEXT; i++) {
+        used += (size_t)snprintf(text + used, MODEL_UNITS_TEXT - used, ",%d", config->layers[i]);
     }
 }
 
-/* Reads one width and the delimiter; 0: invalid. */
-static int take_width(const char **text, long most)
+void model_ensemble_text(const struct model *model, char *text, size_t size)
 {
-    char *end;
-    const long width = strtol(*text, &end, 10);
-    const bool ends_well = end != *text && (*end == '\0' || (*end == ',' && end[1] != '\0'));
-    *text = *end == ',' ? end + 1 : end;
-    return ends_well && width >= 1 && width <= most ? (int)width : 0;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int net = 0, end; net < model->net_count && used < size; net = end) {
+        end = net + 1;
+        while (end < model->net_count && model->views[end] == model->views[net]) {
+            end++;
+        }
+        used += (size_t)snprintf(text + used, size - used, "%s%s:%d", used > 0 ? "," : "",
+                                 config_view_name(model->views[net]), end - net);
+    }
+}
+
+bool model_parse_units(struct config_model *config, const char *text)
+{
+    int nets = 0, most = CONFIG_MAX_INPUTS;
+    config->layer_count = 0;
+    memset(config->net_inputs, 0, sizeof config->net_inputs);
+    for (const char *at = text; config->layer_count < CONFIG_MAX_LAYERS;) {
+        char *end;
+        long width = strtol(at, &end, 10);
+        const bool is_first = config->layer_count == 0, is_of_net = is_first && (nets > 0 || *end == '+');
+        if (end == at || width < 1 || width > most || (is_of_net && nets >= config->net_count)) {
+            return false;
+        }
+        if (is_of_net) {
+            config->net_inputs[nets++] = (int)width;
+            width = config->net_inputs[0];
+        }
+        at = end + 1;
+        if (is_first && *end == '+') {
+            continue;
+        }
+        if (nets > 0 && nets != config->net_count) {
+            return false;
+        }
+        config->layers[config->layer_count++] = (int)width;
+        most = CONFIG_MAX_WIDTH;
+        if (*end != ',') {
+            return *end == '\0' && config->layer_count >= 2;
+        }
+    }
+    return false;
 }
 
 bool model_take_units(struct config_model *config, const char *text, struct error *error)
 {
     struct config_model taken = *config;
-    const char *at = text;
-    taken.layer_count = 0;
-    while (*at != '\0' && taken.layer_count < CONFIG_MAX_LAYERS) {
-        const int width = take_width(&at, taken.layer_count == 0 ? CONFIG_MAX_INPUTS : CONFIG_MAX_WIDTH);
-        if (width == 0) {
-            return error_set(error, "\"%.128s\" are no layers", text);
-        }
-        taken.layers[taken.layer_count++] = width;
+    if (!model_parse_units(&taken, text)) {
+        return error_set(error, "\"%.128s\" are no layers", text);
     }
-    if (*at != '\0' || taken.layer_count != config->hidden_count + 2 ||
+    if (taken.layer_count != config->hidden_count + 2 ||
         memcmp(taken.layers + 1, config->hidden, (size_t)config->hidden_count * sizeof *config->hidden) != 0) {
         return error_set(error, "the layers %.128s have other hidden layers than model.hidden", text);
     }
@@ -103,6 +176,7 @@ struct config_model model_with_ends(const struct config_model *model, const stru
     }
     result.layer_count = model->hidden_count + 2;
     result.layers[0] = ends->layers[0];
+    memcpy(result.net_inputs, ends->net_inputs, sizeof result.net_inputs);
     memcpy(result.layers + 1, model->hidden, (size_t)model->hidden_count * sizeof *model->hidden);
     result.layers[result.layer_count - 1] = ends->layers[ends->layer_count - 1];
     return result;

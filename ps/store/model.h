@@ -2,7 +2,8 @@
  * The model as the store, the wire and the engines see it: one flat vector of float32 that holds named variables one
  * after another, each row-major with a padded row stride.
  *
- * Layer l has "layer<l>/weights" [in, out] and "layer<l>/biases" [1, out]. The stride of a variable is its columns
+ * Layer l has "layer<l>/weights" [in, out] and "layer<l>/biases" [1, out]; of several nets (model.ensemble), net n has
+ * "net<n>/layer<l>/weights" and so on, one net after another. The stride of a variable is its columns
  * rounded up to ROW_ALIGN floats (one cache line), then to an odd number of cache lines, so that adjacent rows do not
  * map to the same cache sets. Padding is always zero: its gradient is zero, so no optimizer moves it. Checkpoints and
  * summaries leave it out.
@@ -19,7 +20,7 @@
 
 enum {
     MODEL_ROW_ALIGN = 16, /* floats */
-    MODEL_MAX_VARIABLES = 2 * (CONFIG_MAX_LAYERS - 1),
+    MODEL_MAX_VARIABLES = 2 * CONFIG_MAX_WEIGHTS,
 };
 
 struct variable {
@@ -33,10 +34,12 @@ struct variable {
 };
 
 struct model {
-    int layer_count; /* weight layers: one less than config's entries */
-    int widths[CONFIG_MAX_LAYERS];
+    int net_count;   /* at least 1 */
+    int layer_count; /* weight layers of a net: one less than config's entries */
+    enum number_view views[CONFIG_MAX_NETS];
+    int widths[CONFIG_MAX_LAYERS]; /* of the first net; those of the others differ at most in their inputs */
     enum activation activation;
-    struct variable variables[MODEL_MAX_VARIABLES]; /* weights of layer l at 2l, biases at 2l+1 */
+    struct variable variables[MODEL_MAX_VARIABLES]; /* of a net, weights of layer l at 2l, biases at 2l+1 */
     int variable_count;
     size_t float_count;     /* of the flat vector, padding included; a multiple of MODEL_ROW_ALIGN */
     size_t parameter_count; /* without padding */
@@ -44,6 +47,12 @@ struct model {
 
 /* Lays out the model that the (valid) config describes. */
 void model_layout(struct model *model, const struct config_model *config);
+
+/*
+ * One of its nets as a model of its own, whose vector is the part of the whole one from the float on that is returned.
+ * Variable v of it is variable 2 x net x layer_count + v of the whole.
+ */
+size_t model_net(const struct model *model, int net, struct model *one);
 
 /*
  * Cuts the columns of one variable into consecutive panels, each [rows, its columns] with the same stride. So threads
@@ -78,9 +87,15 @@ static inline size_t variable_at(const struct variable *variable, int row, int c
     return variable->offset + line * (size_t)variable->stride + (size_t)(col - variable_panel_col(variable, panel));
 }
 
-/* Units of all layers, as in model.layers: "784,100,10". */
-enum { MODEL_UNITS_TEXT = CONFIG_MAX_LAYERS * 8 };
+/* Units of all layers, as in model.layers: "784,100,10"; "9+40,100,10" if two nets have different inputs. */
+enum { MODEL_UNITS_TEXT = (CONFIG_MAX_LAYERS + CONFIG_MAX_NETS) * 8 };
 void model_units_text(const struct config_model *config, char text[MODEL_UNITS_TEXT]);
+
+/* The nets of a model, as in model.ensemble: "raw:2,ple:1". */
+void model_ensemble_text(const struct model *model, char *text, size_t size);
+
+/* Reads such a text into the layers of a config that has its nets. False: it is none. */
+bool model_parse_units(struct config_model *config, const char *text);
 
 /*
  * Fills in the layers of a config that gives only hidden layers, from the text, whose hidden layers must match.

@@ -373,7 +373,7 @@ static void check_batch(const struct batch *batch)
     }
     for (int i = 0; i < examples->count * examples->codes; i++) {
         assert(examples->places[i] == -1 ||
-               (examples->places[i] >= examples->numbers && examples->places[i] < examples->inputs));
+               (examples->places[i] >= 0 && examples->places[i] < examples->inputs - examples->numbers));
     }
 }
 

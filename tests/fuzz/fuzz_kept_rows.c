@@ -24,7 +24,7 @@ static bool adding_forward(struct engine *engine, bool averaged, const struct ex
         }
         for (int k = 0; k < rows->codes; k++) {
             const int32_t place = rows->places[i * rows->codes + k];
-            assert(place == -1 || (place >= rows->numbers && place < rows->inputs));
+            assert(place == -1 || (place >= 0 && place < rows->inputs - rows->numbers));
             places += place >= 0;
         }
         outputs[OUTPUTS * i] = sum;

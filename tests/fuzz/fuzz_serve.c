@@ -35,7 +35,7 @@ static void check_rows(const struct examples *rows)
         assert(isfinite(rows->values[i]));
     }
     for (int i = 0; i < rows->count * rows->codes; i++) {
-        assert(rows->places[i] == -1 || (rows->places[i] >= rows->numbers && rows->places[i] < rows->inputs));
+        assert(rows->places[i] == -1 || (rows->places[i] >= 0 && rows->places[i] < rows->inputs - rows->numbers));
     }
 }
 

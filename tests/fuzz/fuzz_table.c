@@ -38,7 +38,7 @@ static void encode(const uint8_t *bytes, size_t size, const struct schema *schem
             }
             for (int i = 0; i < examples.codes; i++) {
                 assert(examples.places[i] == -1 ||
-                       (examples.places[i] >= examples.numbers && examples.places[i] < examples.inputs));
+                       (examples.places[i] >= 0 && examples.places[i] < examples.inputs - examples.numbers));
             }
         }
     }

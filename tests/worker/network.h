@@ -82,7 +82,7 @@ static inline void test_rows(struct examples *examples, int count, struct test_r
         int places = like.inputs - like.numbers, code = i % like.codes;
         int first = places * code / like.codes, end = places * (code + 1) / like.codes;
         bool is_missing = test_random_below(random, 8) == 0;
-        examples->places[i] = is_missing ? -1 : like.numbers + first + test_random_below(random, end - first);
+        examples->places[i] = is_missing ? -1 : first + test_random_below(random, end - first);
     }
     for (int i = 0; i < count && like.is_weighted; i++) {
         examples->weights[i] = (float)test_random_below(random, 5) / 2;

@@ -22,6 +22,7 @@
 #include "ps/store/store.h"
 #include "worker/clients/partition.h"
 #include "worker/engine.h"
+#include "worker/ensemble.h"
 #include "worker/evaluation/validation.h"
 #include "worker/local_steps.h"
 #include "worker/remote/exchange/outbox.h"
@@ -415,7 +416,7 @@ static bool create_runner(struct runners *runners, struct runner *runner, const 
     runner->indexes =
         must_zero((size_t)runners->config->train.batch_size, sizeof *runner->indexes, "the batches of clients");
     runner->engine = runners->inside;
-    if (runners->pool && !cpu_engine_create(&runner->engine, options, error)) {
+    if (runners->pool && !ensemble_create_on_cpu(&runner->engine, options, error)) {
         return false;
     }
     runner->local = local_steps_create(options->model, runner->engine, &runners->config->train);

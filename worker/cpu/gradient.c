@@ -175,6 +175,8 @@ static void cpu_fetch_images(const struct engine_run *run, int64_t number, int p
         size_t index = (size_t)draw->indexes[i];
         if (examples_are_rows(examples)) {
             fetch(examples->values + index * (size_t)examples->numbers, (size_t)examples->numbers * sizeof(float));
+            fetch(examples->positions + index * (size_t)examples->piecewise,
+                  (size_t)examples->piecewise * sizeof(float));
             fetch(examples->places + index * (size_t)examples->codes, (size_t)examples->codes * sizeof(int32_t));
         } else {
             fetch(examples->images + index * pixels, pixels);

@@ -396,9 +396,10 @@ static size_t layout(struct batch_index *index, const struct examples *like, int
         block->values = take(&at, (size_t)capacity * (size_t)block->pitch * sizeof(float));
     }
     struct place_index *places = &index->places;
-    size_t ones = (size_t)capacity * (size_t)like->codes, inputs = (size_t)(like->inputs - like->numbers);
+    const int first = examples_dense(like);
+    size_t ones = (size_t)capacity * (size_t)like->codes, inputs = (size_t)(like->inputs - first);
     size_t most = ones < inputs ? ones : inputs;
-    *places = (struct place_index){.first = like->numbers, .count = (int)inputs, .codes = like->codes};
+    *places = (struct place_index){.first = first, .count = (int)inputs, .codes = like->codes};
     places->row_start = take(&at, ((size_t)capacity + 1) * sizeof(uint32_t));
     places->row_place = take(&at, ones * sizeof(int32_t));
     places->present = take(&at, most * sizeof(int32_t));
@@ -452,9 +453,8 @@ static uint32_t list_by_sample(struct place_index *places, const struct examples
         places->row_start[i] = ones;
         for (int k = 0; k < places->codes; k++) {
             if (row[k] >= 0) {
-                int32_t place = row[k] - places->first;
-                places->row_place[ones] = place;
-                places->keys[ones++] = (uint64_t)place << 32 | (uint32_t)i;
+                places->row_place[ones] = row[k];
+                places->keys[ones++] = (uint64_t)row[k] << 32 | (uint32_t)i;
             }
         }
     }

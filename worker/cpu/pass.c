@@ -51,7 +51,11 @@ void network_plan(struct network *network, const struct model *model, const stru
         plan_strips(&network->strips[l], model->widths[l + 1], kernels);
     }
     if (like && examples_are_rows(like)) {
-        network->like = (struct examples){.inputs = like->inputs, .numbers = like->numbers, .codes = like->codes};
+        network->like = (struct examples){.inputs = like->inputs,
+                                          .numbers = like->numbers,
+                                          .piecewise = like->piecewise,
+                                          .bins = like->bins,
+                                          .codes = like->codes};
     }
     network->narrow = model->widths[network->layers] <= KERNEL_NARROW;
     if (network->narrow) {

@@ -895,6 +895,10 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     }
     memcpy(model->layers, layers, sizeof layers);
     model->layer_count = hidden + 2;
+    for (int net = 0; net < model->net_count; net++) {
+        model->net_inputs[net] = schema ? examples_view(&dataset->train, model->views[net]).inputs : 0;
+    }
+    model->layers[0] = config_net_inputs(model, 0);
     if (config->cluster.job_name == JOB_LOCAL) {
         model->hidden_count = CONFIG_AUTO; /* layers has all of it now */
     }

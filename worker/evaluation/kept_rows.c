@@ -10,6 +10,8 @@
 
 #include "base/text/json.h"
 #include "base/text/json_writer.h"
+#include "worker/ensemble.h"
+#include "worker/evaluation/evaluate.h"
 
 enum {
     MOST_ROWS = 64,         /* as in the table of keys */
@@ -48,10 +50,11 @@ static void first_layer(const struct model *model, const float *parameters, cons
             add_row(out, weights_at(model, parameters, 0, i), (double)x, cols, single);
         }
     }
+    const int first = examples_dense(rows);
     for (int i = 0; i < rows->codes; i++) {
         const int32_t place = rows->places[(size_t)row * (size_t)rows->codes + (size_t)i];
         if (place >= 0) {
-            add_row(out, weights_at(model, parameters, 0, place), 1, cols, single);
+            add_row(out, weights_at(model, parameters, 0, first + place), 1, cols, single);
         }
     }
 }
@@ -110,6 +113,33 @@ static int outputs_of(const struct model *model)
     return model->widths[model->layer_count];
 }
 
+/* The outputs of all nets, averaged, at the start of `out`; False if out of memory. */
+static bool answer_all(const struct model *model, const float *parameters, const struct examples *rows,
+                       enum loss_kind loss, double *out, double *in, bool single)
+{
+    const int outputs = outputs_of(model), values = rows->count * outputs;
+    if (model->net_count == 1 && model->views[0] == VIEW_RAW) {
+        answer(model, parameters, rows, out, in, single);
+        return true;
+    }
+    double *said = malloc(((size_t)model->net_count * (size_t)values + 1) * sizeof *said); /* [rows, nets, outputs] */
+    for (int net = 0; said && net < model->net_count; net++) {
+        struct model one;
+        const size_t first = model_net(model, net, &one);
+        const struct examples seen = examples_view(rows, model->views[net]);
+        answer(&one, parameters + first, &seen, out, in, single);
+        for (int i = 0; i < values; i++) {
+            said[((ptrdiff_t)(i / outputs) * model->net_count + net) * outputs + i % outputs] = out[i];
+        }
+    }
+    for (int row = 0; said && row < rows->count; row++) {
+        ensemble_average(loss, model->net_count, outputs, said + (ptrdiff_t)row * model->net_count * outputs,
+                         out + (ptrdiff_t)row * outputs);
+    }
+    free(said);
+    return said;
+}
+
 /* NaN or infinite: the model is unusable. */
 static double tolerance_of(const double *outputs, const double *rounded, int count)
 {
@@ -139,7 +169,7 @@ static void put_row(struct text_buffer *text, const struct examples *rows, int r
     for (int i = 0; i < rows->codes; i++) {
         const int32_t place = rows->places[(size_t)row * (size_t)rows->codes + (size_t)i];
         if (place >= 0) {
-            json_write_integer(text, NULL, place);
+            json_write_integer(text, NULL, examples_dense(rows) + place);
         }
     }
     json_write_close(text, ']');
@@ -151,7 +181,8 @@ static void put_row(struct text_buffer *text, const struct examples *rows, int r
     json_write_close(text, ']');
 }
 
-static char *write_rows(const struct model *model, const float *parameters, const struct examples *rows)
+static char *write_rows(const struct model *model, const float *parameters, const struct examples *rows,
+                        enum loss_kind loss)
 {
     const size_t room = (size_t)rows->count * (size_t)widest(model);
     const int outputs = outputs_of(model), pixels = rows->images ? model->widths[0] : 0;
@@ -161,8 +192,11 @@ static char *write_rows(const struct model *model, const float *parameters, cons
         return NULL;
     }
     double *exact = memory, *rounded = memory + room, *scratch = memory + 2 * room;
-    answer(model, parameters, rows, exact, scratch, false);
-    answer(model, parameters, rows, rounded, scratch, true);
+    if (!answer_all(model, parameters, rows, loss, exact, scratch, false) ||
+        !answer_all(model, parameters, rows, loss, rounded, scratch, true)) {
+        free(memory);
+        return NULL;
+    }
     const double tolerance = tolerance_of(exact, rounded, rows->count * outputs);
     json_write_open(&text, NULL, '[');
     json_write_number(&text, NULL, tolerance);
@@ -206,7 +240,8 @@ char *kept_rows_write(const struct config *config, const struct dataset *dataset
         return NULL;
     }
     const struct examples rows = examples_part(source, 0, count);
-    return write_rows(state->model, averages ? averages : state->vectors[STORE_PARAMETERS], &rows);
+    return write_rows(state->model, averages ? averages : state->vectors[STORE_PARAMETERS], &rows,
+                      evaluation_loss(&config->train, rows.targets));
 }
 
 /* --- checking --- */
@@ -253,7 +288,8 @@ static bool read_places(struct examples *rows, int row, struct json_value places
 {
     struct json_walk walk = json_walk(places);
     const size_t count = json_length(places);
-    double number, least = rows->numbers;
+    const int first = examples_dense(rows);
+    double number, least = first;
     if (places.kind != JSON_ARRAY || count > (size_t)rows->codes) {
         return false;
     }
@@ -261,7 +297,7 @@ static bool read_places(struct examples *rows, int row, struct json_value places
         if (!next_number(&walk, &number) || number < least || number >= rows->inputs || number != floor(number)) {
             return false;
         }
-        rows->places[(size_t)row * (size_t)rows->codes + i] = (int32_t)number;
+        rows->places[(size_t)row * (size_t)rows->codes + i] = (int32_t)number - first;
         least = number + 1;
     }
     return true;

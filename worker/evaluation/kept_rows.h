@@ -3,7 +3,7 @@
  * that a program that loads it elsewhere can check that it computes the same there. Inputs are as the first layer sees
  * them; labels are not kept. Where each worker has its own rows, none are kept: they must not leave their machine.
  *
- * As JSON: [tolerance, [inputs, places of ones, outputs], ...], in the file's metadata "kept_rows".
+ * As JSON: [tolerance, [inputs, other inputs that are 1, outputs], ...], in the file's metadata "kept_rows".
  */
 #ifndef WORKER_KEPT_ROWS_H
 #define WORKER_KEPT_ROWS_H

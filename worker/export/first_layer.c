@@ -183,8 +183,9 @@ static double weight_of(const struct schema *schema, const struct schema_column 
         }
         return sqrt(sum / numbers);
     }
-    for (int i = 0; i < places && column->place >= 0 && column->place + i < schema->inputs; i++) {
-        sum += squares[column->place + i];
+    const int first = schema->numbers + column->place;
+    for (int i = 0; i < places && column->place >= 0 && first + i < schema->inputs; i++) {
+        sum += squares[first + i];
     }
     return places > 0 ? sqrt(sum / places) : 0;
 }

@@ -404,7 +404,7 @@ static void put_indicators(struct graph *graph, const struct schema *schema, int
     for (int i = 0, next = 0; i < schema->count; i++) {
         if (is_indicated(&schema->columns[i])) {
             columns[next] = schema->columns[i].input;
-            places[next++] = schema->columns[i].place;
+            places[next++] = schema->numbers + schema->columns[i].place;
         }
     }
     onnx_integers(graph, "trainer/indicator_columns", columns, count);
@@ -457,14 +457,16 @@ static void put_spellings(struct graph *graph, const char *mark)
 }
 
 /* Texts to positions: the categories, then the one for a missing value. */
-static void put_column_of_categories(struct graph *graph, const struct schema_column *column, const char *input,
-                                     const struct string_list *missing, const char *output)
+static void put_column_of_categories(struct graph *graph, const struct schema *schema,
+                                     const struct schema_column *column, const char *input, const char *output)
 {
+    const struct string_list *missing = &schema->missing;
     const int64_t marks = column->may_miss ? count_spellings() + missing->count : 0;
+    const int first = schema->numbers + column->place;
     const int count = column->categories.count;
     int64_t *places = must_zero((size_t)(count + marks) + 1, sizeof *places, "a graph");
     for (int64_t i = 0; i < count + marks; i++) {
-        places[i] = column->place + 1 + (i < count ? i : count);
+        places[i] = first + 1 + (i < count ? i : count);
     }
     size_t node = onnx_node_begin(graph, "LabelEncoder", ONNX_ML, ONNX_NAMES(input), output);
     size_t keys = onnx_attribute_texts_begin(graph, "keys_strings");
@@ -479,7 +481,7 @@ static void put_column_of_categories(struct graph *graph, const struct schema_co
     }
     onnx_attribute_end(graph, keys);
     onnx_attribute_list(graph, "values_int64s", places, (size_t)(count + marks));
-    onnx_attribute(graph, "default_int64", column->place);
+    onnx_attribute(graph, "default_int64", first);
     onnx_node_end(graph, node);
     free(places);
 }
@@ -496,7 +498,7 @@ static void put_categories(struct graph *graph, const struct schema *schema, int
             snprintf(name, NAME, "trainer/place_%d", next);
             const char *input = graph->inputs[schema->numbers + next];
             onnx_value(graph, ONNX_INPUT, input, ONNX_STRING, 1);
-            put_column_of_categories(graph, column, input, &schema->missing, name);
+            put_column_of_categories(graph, schema, column, input, name);
             names[next++] = name;
         }
     }

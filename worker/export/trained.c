@@ -90,9 +90,13 @@ static bool read_schema(struct trained *trained, struct error *error)
         return error_wrap(error, "%s", checkpoint_path(trained->file));
     }
     const struct config_model *model = &trained->config.model;
-    return (model->layers[0] == trained->schema->inputs &&
-            model->layers[model->layer_count - 1] == schema_outputs(trained->schema)) ||
-           error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
+    const struct examples shape = encoder_shape(trained->schema);
+    bool fits = model->layers[model->layer_count - 1] == schema_outputs(trained->schema);
+    for (int net = 0; net < config_nets(model); net++) {
+        const enum number_view view = model->net_count > 0 ? model->views[net] : VIEW_RAW;
+        fits = fits && config_net_inputs(model, net) == examples_view(&shape, view).inputs;
+    }
+    return fits || error_set(error, "%s: its layers do not fit its preprocessing", checkpoint_path(trained->file));
 }
 
 /* The pictures it was trained on; without a record, by its inputs. */

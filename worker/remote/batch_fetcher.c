@@ -118,7 +118,7 @@ enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct bat
 
 /* --- Fetching --- */
 
-/* Are the rows' values within what the model accepts? */
+/* Are the rows' values within what the model accepts? Places were sent as inputs. */
 static bool check_rows(const struct batch_fetcher *fetcher, const struct parcel *parcel, struct error *error)
 {
     const struct examples *rows = &parcel->examples;
@@ -128,11 +128,13 @@ static bool check_rows(const struct batch_fetcher *fetcher, const struct parcel 
                              rows->labels[i], fetcher->classes);
         }
     }
+    const int first = examples_dense(rows);
     for (int64_t i = 0; i < (int64_t)parcel->count * rows->codes; i++) {
-        if (rows->places[i] != -1 && (rows->places[i] < rows->numbers || rows->places[i] >= rows->inputs)) {
+        if (rows->places[i] != -1 && (rows->places[i] < first || rows->places[i] >= rows->inputs)) {
             return error_set(error, "%s sent a row with input %d, and there are %d", fetcher->link.name,
                              rows->places[i], rows->inputs);
         }
+        rows->places[i] -= rows->places[i] != -1 ? first : 0;
     }
     return true;
 }

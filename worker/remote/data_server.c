@@ -82,6 +82,7 @@ int batch_row_parts(const struct examples *rows, int count, struct iovec parts[B
     add_part(parts, &found, rows->target_values, many * (size_t)rows->targets * sizeof *rows->target_values);
     add_part(parts, &found, rows->weights, many * sizeof *rows->weights);
     add_part(parts, &found, rows->values, many * (size_t)rows->numbers * sizeof *rows->values);
+    add_part(parts, &found, rows->positions, many * (size_t)rows->piecewise * sizeof *rows->positions);
     add_part(parts, &found, rows->places, many * (size_t)rows->codes * sizeof *rows->places);
     return found;
 }
@@ -101,6 +102,10 @@ static bool gather(struct data_session *session, int64_t number, uint32_t *examp
     if (examples_are_rows(from)) {
         for (int i = 0; i < count; i++) {
             examples_copy(&session->rows, i, from, drawn.indexes[i], 1);
+        }
+        const int first = examples_dense(from);
+        for (int64_t i = 0; i < (int64_t)count * from->codes; i++) {
+            session->rows.places[i] += session->rows.places[i] >= 0 ? first : 0; /* as inputs */
         }
         *part_count = batch_row_parts(&session->rows, count, parts);
         return true;

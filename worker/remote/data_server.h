@@ -44,7 +44,7 @@ static inline size_t batch_row_pixels(const struct examples *rows)
  * A batch of rows travels as its arrays, one after another: labels or targets, weights, numbers and categories, where
  * there are any. Finds those of the first `count` rows; returns how many arrays.
  */
-enum { BATCH_PARTS = 5 };
+enum { BATCH_PARTS = 6 };
 int batch_row_parts(const struct examples *rows, int count, struct iovec parts[BATCH_PARTS]);
 
 #endif

@@ -514,21 +514,22 @@ static void put_layer(struct proto *graph, const struct model *model, const stru
                                             [ACTIVATION_TANH] = "Tanh",
                                             [ACTIVATION_IDENTITY] = "Identity"};
     const struct variable *weights = &model->variables[2 * layer], *biases = weights + 1;
+    const int length = (int)(strrchr(weights->name, '/') - weights->name);
     char product[NAME], sum[NAME];
-    snprintf(product, sizeof product, "layer%d/MatMul", layer);
-    snprintf(sum, sizeof sum, "layer%d/BiasAdd", layer);
+    snprintf(product, sizeof product, "%.*s/MatMul", length, weights->name);
+    snprintf(sum, sizeof sum, "%.*s/BiasAdd", length, weights->name);
     put_source(graph, weights->name, "VariableV2", DT_FLOAT, 2, (int64_t[]){weights->rows, weights->cols});
     put_source(graph, biases->name, "VariableV2", DT_FLOAT, 1, (int64_t[]){biases->cols});
     put_node(graph, product, "MatMul", (const char *[]){input, weights->name, NULL});
     put_node(graph, sum, "BiasAdd", (const char *[]){product, biases->name, NULL});
     snprintf(input, NAME, "%s", sum);
     if (layer + 1 < model->layer_count) {
-        snprintf(input, NAME, "layer%d/%s", layer, operators[model->activation]);
+        snprintf(input, NAME, "%.*s/%s", length, weights->name, operators[model->activation]);
         put_node(graph, input, operators[model->activation], (const char *[]){sum, NULL});
         if (config->train.dropout > 0) {
             char active[NAME];
             memcpy(active, input, sizeof active);
-            snprintf(input, NAME, "layer%d/dropout", layer);
+            snprintf(input, NAME, "%.*s/dropout", length, weights->name);
             put_node(graph, input, "Dropout", (const char *[]){active, NULL});
         }
     }
@@ -538,14 +539,14 @@ static void put_layer(struct proto *graph, const struct model *model, const stru
 static void put_loss(struct proto *graph, const struct model *model, const struct config *config, const char *logits,
                      char loss[NAME])
 {
-    const char *weights[CONFIG_MAX_LAYERS] = {NULL};
+    const char *weights[CONFIG_MAX_WEIGHTS + 1] = {NULL};
     put_node(graph, "loss/cross_entropy", "SparseSoftmaxCrossEntropyWithLogits",
              (const char *[]){logits, "labels", NULL});
     put_node(graph, "loss/mean", "Mean", (const char *[]){"loss/cross_entropy", NULL});
     snprintf(loss, NAME, "loss/mean");
     if (config->train.l2 > 0) {
-        for (int layer = 0; layer < model->layer_count; layer++) {
-            weights[layer] = model->variables[2 * layer].name;
+        for (int i = 0; 2 * i < model->variable_count; i++) {
+            weights[i] = model->variables[2 * i].name;
         }
         put_node(graph, "loss/l2", "L2Loss", weights);
         put_node(graph, "loss/total", "Add", (const char *[]){"loss/mean", "loss/l2", NULL});
@@ -576,13 +577,23 @@ static void put_training(struct proto *graph, const struct model *model, const s
 /* Appends the message to `graph`. */
 static void graph_encode(struct proto *graph, const struct model *model, const struct config *config)
 {
-    char input[NAME] = "images";
+    char outputs[CONFIG_MAX_NETS][NAME];
+    const char *means[CONFIG_MAX_NETS + 1] = {NULL};
     put_source(graph, "images", "Placeholder", DT_FLOAT, 2, (int64_t[]){-1, model->widths[0]});
     put_source(graph, "labels", "Placeholder", DT_INT32, 1, (int64_t[]){-1});
-    for (int layer = 0; layer < model->layer_count; layer++) {
-        put_layer(graph, model, config, layer, input);
+    for (int net = 0; net < model->net_count; net++) {
+        struct model one;
+        model_net(model, net, &one);
+        snprintf(outputs[net], NAME, "images");
+        for (int layer = 0; layer < one.layer_count; layer++) {
+            put_layer(graph, &one, config, layer, outputs[net]);
+        }
+        means[net] = outputs[net];
     }
-    put_training(graph, model, config, input);
+    if (model->net_count > 1) {
+        put_node(graph, "nets/average", "Mean", means);
+    }
+    put_training(graph, model, config, model->net_count > 1 ? "nets/average" : outputs[0]);
     size_t versions = proto_begin(graph, GRAPH_VERSIONS);
     proto_integer(graph, 1, PRODUCER);
     proto_end(graph, versions);
@@ -759,6 +770,7 @@ static void put_inputs(const struct model *model, const struct examples *example
         return;
     }
     size_t numbers = (size_t)examples->numbers, codes = (size_t)examples->codes;
+    int32_t first = examples_dense(examples);
     memset(input, 0, inputs * sizeof *input);
     for (size_t i = 0; i < numbers; i++) {
         input[i] = examples->values[at * numbers + i];
@@ -766,7 +778,7 @@ static void put_inputs(const struct model *model, const struct examples *example
     for (size_t i = 0; i < codes; i++) {
         int32_t place = examples->places[at * codes + i];
         if (place >= 0) {
-            input[place] = 1;
+            input[first + place] = 1;
         }
     }
 }
@@ -1060,11 +1072,23 @@ static void put_activations(struct summary *summary)
     const struct model *model = options->model;
     const struct examples *sample = &options->dataset->sample;
     int count = sample->count < ACTIVATIONS_IMAGES ? sample->count : ACTIVATIONS_IMAGES;
-    activations_measure(model, summary->parameters, sample, count, summary->histograms);
-    for (int layer = 0; layer < model->layer_count; layer++) {
-        char tag[32];
-        snprintf(tag, sizeof tag, layer + 1 < model->layer_count ? "layer%d/activations" : "logits", layer);
-        event_histogram(&summary->event, tag, &summary->histograms[layer]);
+    for (int net = 0; net < model->net_count; net++) {
+        struct model one;
+        const size_t first = model_net(model, net, &one);
+        const struct examples seen = examples_view(sample, model->views[net]);
+        activations_measure(&one, summary->parameters + first, &seen, count, summary->histograms);
+        for (int layer = 0; layer < model->layer_count; layer++) {
+            char tag[48], prefix[16] = "";
+            if (model->net_count > 1) {
+                snprintf(prefix, sizeof prefix, "net%d/", net);
+            }
+            if (layer + 1 < model->layer_count) {
+                snprintf(tag, sizeof tag, "%slayer%d/activations", prefix, layer);
+            } else {
+                snprintf(tag, sizeof tag, "%slogits", prefix);
+            }
+            event_histogram(&summary->event, tag, &summary->histograms[layer]);
+        }
     }
 }
 

@@ -36,7 +36,7 @@ static void make_rows(struct scene *scene, int numbers, int codes, struct test_r
         scene->rows.values[i] = 3 * test_random_float(random);
     }
     for (int i = 0; i < ROWS * codes; i++) { /* column c has every codes-th position from c on */
-        const int share = (inputs - numbers) / codes, first = numbers + i % codes * share;
+        const int share = (inputs - numbers) / codes, first = i % codes * share;
         scene->rows.places[i] = test_random_below(random, 3) == 0 ? -1 : first + test_random_below(random, share);
     }
 }

@@ -432,7 +432,7 @@ static void copy_inputs(const struct schema *schema, const float *values, const 
     }
     for (int i = 0; i < schema->codes; i++) {
         if (places[i] >= 0) {
-            targets[places[i]] = 1;
+            targets[schema->numbers + places[i]] = 1;
         }
     }
 }

@@ -97,24 +97,24 @@ static void lay_out_numbers(struct schema *schema)
     }
 }
 
-/* Positions after the numbers; false if there are more inputs than a layer may have. */
+/* The one-hot inputs; false if there are more inputs than a layer may have. */
 static bool lay_out_places(struct schema *schema)
 {
-    int64_t inputs = schema->numbers;
+    int64_t places = 0;
     for (int i = 0; i < schema->count; i++) {
         struct schema_column *column = &schema->columns[i];
         const bool is_category = column->kind == SCHEMA_CATEGORY;
         if (column->role != SCHEMA_FEATURE || (!is_category && !column->may_miss)) {
             continue;
         }
-        column->place = (int)inputs;
+        column->place = (int)places;
         column->code = schema->codes++;
-        inputs += is_category ? 1 + (int64_t)column->categories.count + column->may_miss : 1;
-        if (inputs > CONFIG_MAX_INPUTS) {
+        places += is_category ? 1 + (int64_t)column->categories.count + column->may_miss : 1;
+        if (schema->numbers + places > CONFIG_MAX_INPUTS) {
             return false;
         }
     }
-    schema->inputs = (int)inputs;
+    schema->inputs = schema->numbers + (int)places;
     return true;
 }
 

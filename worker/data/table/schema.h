@@ -53,7 +53,7 @@ struct schema_column {
     double low, high;             /* of a number; infinite: any */
     struct dictionary categories; /* in order; of SCHEMA_CATEGORY */
     int input;                    /* index of a number, of a date's first part, or of a target; -1: none */
-    int place;                    /* its first place; -1: none */
+    int place;                    /* its first place, from 0; -1: none */
     int code;                     /* index among a row's codes; -1: none */
 };
 

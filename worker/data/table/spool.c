@@ -1,4 +1,4 @@
-/* A row is its numbers, places, label or targets, and weight, 4 bytes each, as in memory. */
+/* A row is its numbers, positions, places, label or targets, and weight, 4 bytes each, as in memory. */
 #include "worker/data/table/spool.h"
 
 #include <errno.h>
@@ -75,6 +75,7 @@ bool spool_add(struct spool *spool, const struct examples *examples, int index, 
     }
     uint8_t *to = spool->buffer + spool->used;
     to = put(to, examples->values, index, examples->numbers);
+    to = put(to, examples->positions, index, examples->piecewise);
     to = put(to, examples->places, index, examples->codes);
     to = examples->labels ? put(to, examples->labels, index, 1)
                           : put(to, examples->target_values, index, examples->targets);
@@ -87,6 +88,7 @@ bool spool_add(struct spool *spool, const struct examples *examples, int index, 
 static void take_row(const struct examples *into, int index, const uint8_t *from)
 {
     from = take(from, into->values, index, into->numbers);
+    from = take(from, into->positions, index, into->piecewise);
     from = take(from, into->places, index, into->codes);
     from = into->labels ? take(from, into->labels, index, 1) : take(from, into->target_values, index, into->targets);
     take(from, into->weights, index, into->weights ? 1 : 0);
