@@ -92,9 +92,9 @@ size_t connection_peek(const struct connection *connection, const uint8_t **byte
 
 /*
  * connection_park releases the buffers if they are empty. False: they are not, perhaps because of half a record, the
- * other half of which must be awaited with connection_wait; or something has just come. A parked connection allows only connection_resume,
- * connection_close, and the queries below. Resuming one that is not parked is fine; if memory is out, resuming fails
- * and it stays parked.
+ * other half of which must be awaited with connection_wait; or something has just come. A parked connection allows only
+ * connection_resume, connection_close, and the queries below. Resuming one that is not parked is fine; if memory is
+ * out, resuming fails and it stays parked.
  */
 bool connection_is_empty(const struct connection *connection); /* true: it may be parked */
 bool connection_park(struct connection *connection);
@@ -118,7 +118,8 @@ void connection_rename(struct connection *connection, const struct member *membe
 
 /* The member named in the peer's certificate; MEMBER_NONE with a fleet key or plain TCP. */
 struct member connection_credential(const struct connection *connection);
-const char *connection_cipher(const struct connection *connection); /* "TLS1-3-AES-256-GCM-SHA384", "plain TCP", "shared memory" */
+/* "TLS1-3-AES-256-GCM-SHA384", "plain TCP", "shared memory" */
+const char *connection_cipher(const struct connection *connection);
 
 /* Bytes on the wire since it was opened. */
 uint64_t connection_bytes_in(const struct connection *connection);

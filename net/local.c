@@ -237,7 +237,7 @@ static bool is_same_user(int fd, struct error *error)
     struct ucred peer;
     socklen_t size = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-        return error_set(error, "can't tell whose process it is: %s", strerror(errno));
+        return error_set(error, "can't find out whose process it is: %s", strerror(errno));
     }
     return peer.uid == geteuid() || error_set(error, "it belongs to another user, %u", (unsigned)peer.uid);
 }

@@ -11,8 +11,8 @@
  *
  * The memory holds a ring of bytes for each direction. Each side keeps its own position to itself and reads the peer's
  * position once before it uses it; bytes are copied out before anybody looks at them. So a peer that writes whatever it
- * likes into the memory can do no more than one that sends such bytes. The Unix socket replaces the TCP socket under the
- * same descriptor: a byte on it wakes a side that said that it waits, and its end shows that the peer has gone.
+ * likes into the memory can do no more than one that sends such bytes. The Unix socket replaces the TCP socket under
+ * the same descriptor: a byte on it wakes a side that said that it waits, and its end shows that the peer has gone.
  *
  * One thread at a time uses a `struct local`.
  */

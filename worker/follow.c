@@ -8,8 +8,6 @@
  * round trains and after it is judged, so that a process that dies in between continues with the same files: training
  * resumes from the round's own checkpoints, and judging twice changes nothing.
  */
-#include "worker/follow.h"
-
 #include <cJSON.h>
 #include <math.h>
 #include <stdio.h>

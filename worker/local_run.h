@@ -19,4 +19,11 @@ struct clients_options;
  */
 int local_run(const struct config *config, const struct clients_options *clients, struct local_outcome *outcome);
 
+/*
+ * Training that follows a folder of tables (trainer train --follow; worker/follow.c): it learns from new files, and a
+ * new model goes into service only if it is better on held-out rows. Returns the exit status, usually that of a signal;
+ * reports its own errors.
+ */
+int follow_run(const struct config *config);
+
 #endif

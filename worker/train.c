@@ -15,7 +15,6 @@
 #include "ps/server.h"
 #include "worker/clients/clients.h"
 #include "worker/export/eval.h"
-#include "worker/follow.h"
 #include "worker/local_run.h"
 #include "worker/observed.h"
 #include "worker/remote/place.h"

@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/kernels.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/trust.h"
 #include "base/version.h"
 #include "cuda/device/driver.h"
@@ -316,12 +317,8 @@ static int run(const struct command_call *call)
     cJSON_AddStringToObject(root, "features", facts.features);
     cJSON_AddStringToObject(root, "kernels", facts.kernels);
     cJSON_AddStringToObject(root, "gpu", facts.gpu);
-    char *text = cJSON_PrintUnformatted(root);
+    char *text = must_have(cJSON_PrintUnformatted(root), 0, "a version");
     cJSON_Delete(root);
-    if (!text) {
-        log_error("out of memory");
-        return COMMAND_FAILED;
-    }
     puts(text);
     cJSON_free(text);
     return COMMAND_DONE;

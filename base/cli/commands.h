@@ -29,7 +29,7 @@ extern const struct command command_config_schema; /* trainer config schema */
 extern const struct command command_data_info;     /* trainer data info; worker/data/ */
 extern const struct command command_data_synth;    /* trainer data synth --out=DIR [--gzip] */
 extern const struct command command_convert;       /* trainer convert --to=KIND --out=DIR */
-extern const struct command command_devices;       /* trainer devices; worker/devices.c */
+extern const struct command command_devices;       /* trainer devices; worker/gpu/devices.c */
 extern const struct command command_version;       /* trainer version; worker/version.c */
 extern const struct command command_help; /* trainer help [topic]: a command, section, key, flag; base/cli/help.c */
 extern const struct command command_completion; /* trainer completion bash|zsh|fish */

@@ -861,7 +861,7 @@ static void layers_text(const struct config_key *key, const struct config *confi
 }
 
 /* As JSON prints it, without the quotes of a string. Takes ownership. */
-static char *json_text(cJSON *json)
+static char *unformatted(cJSON *json)
 {
     char *text = cJSON_IsString(json) ? must_copy(json->valuestring) : cJSON_PrintUnformatted(json);
     cJSON_Delete(json);
@@ -870,7 +870,7 @@ static char *json_text(cJSON *json)
 
 char *config_key_chosen_text(const struct config_key *key, const struct config *config)
 {
-    return config_origin_of(config, key)->is_auto ? json_text(value_json(key, config)) : config_key_text(key, config);
+    return config_origin_of(config, key)->is_auto ? unformatted(value_json(key, config)) : config_key_text(key, config);
 }
 
 char *config_key_text(const struct config_key *key, const struct config *config)
@@ -890,7 +890,7 @@ char *config_key_text(const struct config_key *key, const struct config *config)
     if (key->type == KEY_LAYER_DEVICES) {
         return layer_devices_text(value);
     }
-    return json_text(config_key_json(key, config));
+    return unformatted(config_key_json(key, config));
 }
 
 /*

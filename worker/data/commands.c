@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text/json.h"
 #include "base/text/text.h"
 #include "worker/data/dataset.h"
@@ -425,10 +426,10 @@ static bool digest_file(const char *path, char hex[SHA256_HEX], struct error *er
     if (!stream_open_file(&stream, path, error)) {
         return false;
     }
-    uint8_t *chunk = malloc(DIGEST_CHUNK);
+    uint8_t *chunk = must_alloc(DIGEST_CHUNK, "a file's content");
     crypto_hash_sha256_state state;
     crypto_hash_sha256_init(&state);
-    bool done = chunk || error_set(error, "%s: out of memory while reading it", path);
+    bool done = true;
     for (size_t got = DIGEST_CHUNK; done && got == DIGEST_CHUNK;) {
         done = stream_read(stream, chunk, DIGEST_CHUNK, &got, error);
         if (done) {

@@ -29,22 +29,43 @@
 #include "worker/data/table/table.h"
 #include "worker/data/tfrecord/files.h"
 
-/* --- What data_dir contains --- */
+enum {
+    VALIDATION_MOST = 5000, /* as in TensorFlow's read_data_sets; of a smaller set ... */
+    PICTURES_PERCENT = 10,  /* ... at most a tenth, ... */
+    ROWS_PERCENT = 15,      /* ... or what 38 tables did best with */
+    VISIT_BYTES = 64 << 20,
+};
 
-/*
- * Which kind of data set is read. Nothing is made up: a folder that is missing, unreadable or empty, or that holds
- * nothing of the kinds known, is an error. It names the folder, the place where it was set, what the folder holds, and
- * what to do. Kinds are tried in a fixed order.
- */
+/* Of tables: units of the hidden layer, and examples of a batch, by their rows. */
+enum { USUAL_HIDDEN = 256, ROWS_A_BATCH = 32, SMALLEST_BATCH = 16, LARGEST_BATCH = 256 };
+
+/* --- Kinds of data sets --- */
 
 /* What data_dir contains of one part. */
 struct found {
     bool is_there;
-    struct data_files files;    /* of DATA_IDX */
-    char folder[DATA_MAX_PATH]; /* of DATA_FOLDERS */
+    struct data_files files;    /* of IDX */
+    char images[DATA_MAX_PATH]; /* as in struct dataset_origin */
+    char labels[DATA_MAX_PATH];
 };
 
-enum { SHOWN_NAMES = 3 };
+/* A part being read. */
+struct part_reading {
+    const struct config *config;
+    enum dataset_part part;
+    bool is_logged; /* how pictures are read is */
+    const struct found *found;
+    struct overflow *overflow; /* what is larger than its limit stays in the files */
+    struct image_shape shape;  /* of all pictures, once they are read */
+};
+
+struct data_kind {
+    const char *what;   /* in descriptions */
+    bool layers_follow; /* from the pictures, if nobody has set them */
+    /* Looks for a part. Fails only if data_dir can't be read. */
+    bool (*look)(struct found *found, enum dataset_part part, const struct config *config, struct error *error);
+    bool (*read)(struct examples *examples, struct part_reading *reading, struct error *error);
+};
 
 /* Without a folder for the test a share of the training pictures is it, or there is no test at all. */
 static bool find_folder(char found[DATA_MAX_PATH], const char *folder, enum dataset_part part, struct error *error)
@@ -57,39 +78,197 @@ static bool find_folder(char found[DATA_MAX_PATH], const char *folder, enum data
     return !is_held_out || folders_find(found, folder, DATASET_TRAIN, error);
 }
 
-/* Looks for a part of this kind. Fails only if the folder can't be read. */
-static bool found_look(struct found *found, enum data_source source, enum dataset_part part,
-                       const struct config *config, struct error *error)
+static bool look_for_idx(struct found *found, enum dataset_part part, const struct config *config, struct error *error)
 {
-    const char *folder = config->data.data_dir;
-    found->is_there = true;
-    switch (source) {
-    case DATA_IDX:
-        if (!data_files_find(&found->files, folder, error)) {
-            return false;
-        }
-        found->is_there = found->files.found > 0;
-        return true;
-    case DATA_TFRECORD:
-        return tfrecord_files_exist(&found->is_there, &config->data, part, error);
-    case DATA_FOLDERS:
-        if (!find_folder(found->folder, folder, part, error)) {
-            return false;
-        }
-        found->is_there = found->folder[0] != '\0';
-        return true;
-    case DATA_TABLE:
-        if (!table_files_exist(&found->is_there, config, part, error)) {
-            return false;
-        }
-        found->is_there |= part == DATASET_TEST; /* rows of the training files, or with test_share 0 no test at all */
-        return true;
-    case DATA_SYNTHETIC:
-    case DATA_AUTO:
-        break;
+    const bool is_test = part == DATASET_TEST;
+    if (!data_files_find(&found->files, config->data.data_dir, error)) {
+        return false;
     }
+    found->is_there = found->files.found > 0;
+    memcpy(found->images, found->files.path[is_test ? TEST_IMAGES : TRAIN_IMAGES], sizeof found->images);
+    memcpy(found->labels, found->files.path[is_test ? TEST_LABELS : TRAIN_LABELS], sizeof found->labels);
     return true;
 }
+
+static bool look_for_records(struct found *found, enum dataset_part part, const struct config *config,
+                             struct error *error)
+{
+    snprintf(found->images, sizeof found->images, "%.900s/%.100s", config->data.data_dir,
+             tfrecord_pattern(&config->data, part));
+    memcpy(found->labels, found->images, sizeof found->labels);
+    return tfrecord_files_exist(&found->is_there, &config->data, part, error);
+}
+
+static bool look_for_folders(struct found *found, enum dataset_part part, const struct config *config,
+                             struct error *error)
+{
+    if (!find_folder(found->images, config->data.data_dir, part, error)) {
+        return false;
+    }
+    memcpy(found->labels, found->images, sizeof found->labels);
+    found->is_there = found->images[0] != '\0';
+    return true;
+}
+
+static bool look_for_table(struct found *found, enum dataset_part part, const struct config *config,
+                           struct error *error)
+{
+    snprintf(found->images, sizeof found->images, "%s", config->data.data_dir);
+    memcpy(found->labels, found->images, sizeof found->labels);
+    if (!table_files_exist(&found->is_there, config, part, error)) {
+        return false;
+    }
+    found->is_there |= part == DATASET_TEST; /* rows of the training files, or with test_share 0 no test at all */
+    return true;
+}
+
+/* Bytes that images may take. */
+static uint64_t memory_limit(const struct config *config)
+{
+    uint64_t bytes;
+    if (config->data.memory_mb > 0) {
+        return (uint64_t)config->data.memory_mb << 20;
+    }
+    return memory_for_this_process(&bytes) ? bytes / 2 : UINT64_MAX;
+}
+
+/* Layers that nobody has set: of a table, or of pictures in folders or TFRecord files, they follow from the data. */
+static bool layers_are_usual(const struct config *config)
+{
+    return config->cluster.job_name == JOB_LOCAL && config->model.hidden_count == CONFIG_AUTO && config->origins &&
+           config->data.shape.height == 0 && /* else the model is known, too */
+           config_origin_of(config, config_key_by_path("model", "layers"))->source == SOURCE_DEFAULT;
+}
+
+/* Inputs that the pictures must have; 0: any number. */
+static int inputs_given(const struct config *config)
+{
+    const bool follows = config->model.hidden_count != CONFIG_AUTO || !config->origins || layers_are_usual(config);
+    return follows ? 0 : config->model.layers[0];
+}
+
+/* Of pictures whose source gives a size itself. digits: in grey they are taken for digits like MNIST's. */
+static struct image_shape shape_of(const struct examples *examples, bool digits, const struct config *config)
+{
+    const int channels = examples_channels(examples), inputs = examples->height * examples->width;
+    const bool is_flat = examples->height == 1 && channels == 1;
+    struct image_shape shape = {
+        .height = examples->height, .width = examples_columns(examples), .channels = channels, .digits = digits};
+    shape = is_flat ? image_shape_of(inputs) : shape;
+    shape.digits = channels == 1 &&
+                   (config->data.image_fit == PICTURE_FIT_AUTO ? digits : config->data.image_fit == PICTURE_FIT_DIGITS);
+    return shape;
+}
+
+static bool draw_examples(struct examples *examples, struct part_reading *reading, struct error *error)
+{
+    const struct config *config = reading->config;
+    const enum dataset_part part = reading->part;
+    const uint64_t limit = memory_limit(config);
+    int count = part == DATASET_TEST ? config->data.synthetic_test : config->data.synthetic_train;
+    examples->count = count;
+    examples->height = SYNTH_SIDE;
+    examples->width = SYNTH_SIDE;
+    examples->classes = SYNTH_CLASSES;
+    if ((uint64_t)count * (SYNTH_PIXELS + sizeof *examples->labels) > limit) {
+        return error_set(error,
+                         "%d synthetic images do not fit into %llu MiB (data.memory_mb), and they do not stream: lower "
+                         "--synthetic_train and --synthetic_test, or raise --memory_mb",
+                         count, (unsigned long long)(limit >> 20));
+    }
+    examples->images = must_alloc((size_t)count * SYNTH_PIXELS + EXAMPLES_PADDING,
+                                  "synthetic images: lower --synthetic_train or --synthetic_test");
+    examples->labels = must_alloc((size_t)count * sizeof *examples->labels, "labels of synthetic images");
+    memset(examples->images + (size_t)count * SYNTH_PIXELS, 0, EXAMPLES_PADDING);
+    int threads = config->train.num_threads > 0 ? config->train.num_threads : threads_available();
+    reading->shape = shape_of(examples, true, config);
+    return synth_fill((uint64_t)config->train.seed, part == DATASET_TEST ? SYNTH_TEST : SYNTH_TRAIN, count, threads,
+                      examples->images, examples->labels, error);
+}
+
+static bool read_folders(struct examples *examples, struct part_reading *reading, struct error *error)
+{
+    const struct config *config = reading->config;
+    struct image_shape *shape = &reading->shape;
+    char training[DATA_MAX_PATH], test[DATA_MAX_PATH];
+    const struct config_data *data = &config->data;
+    const bool is_test = reading->part == DATASET_TEST;
+    *shape = data->shape;
+    if (!folders_find(training, data->data_dir, DATASET_TRAIN, error) ||
+        !folders_find(test, data->data_dir, DATASET_TEST, error)) {
+        return false;
+    }
+    if (is_test && test[0] == '\0' && data->test_share == 0) {
+        return error_set(error,
+                         "%s: has no folder test, and data.test_share is 0, so there are no pictures to test with",
+                         data->data_dir);
+    }
+    const struct folders_part wanted = {.path = is_test && test[0] != '\0' ? test : training,
+                                        .training = training,
+                                        .is_test = is_test,
+                                        .test_share = test[0] != '\0' ? 0 : data->test_share,
+                                        .needs_classes = !is_test && config->cluster.job_name == JOB_LOCAL,
+                                        .max_bad_records = data->max_bad_records};
+    return (shape->height > 0 ||
+            folders_shape(shape, training, data, inputs_given(config), reading->is_logged, error)) &&
+           folders_read(examples, &wanted, shape, reading->overflow, error);
+}
+
+static bool read_idx(struct examples *examples, struct part_reading *reading, struct error *error)
+{
+    const struct config *config = reading->config;
+    if (!idx_set_read(examples, &reading->found->files, reading->part, config->data.data_dir, reading->overflow,
+                      error)) {
+        return false;
+    }
+    reading->shape = shape_of(examples, true, config);
+    return true;
+}
+
+static bool read_records(struct examples *examples, struct part_reading *reading, struct error *error)
+{
+    const struct config *config = reading->config;
+    bool encoded = false;
+    if (!tfrecord_files_read(examples, &encoded, &config->data, reading->part, reading->overflow, error)) {
+        return false;
+    }
+    reading->shape = shape_of(examples, !encoded, config);
+    return true;
+}
+
+static bool read_rows(struct examples *examples, struct part_reading *reading, struct error *error)
+{
+    (void)examples;
+    return error_set(error, "%s: is a table; only pictures can be read without a model", reading->found->images);
+}
+
+static bool look_for_nothing(struct found *found, enum dataset_part part, const struct config *config,
+                             struct error *error)
+{
+    (void)part;
+    (void)config;
+    (void)error;
+    found->is_there = true;
+    return true;
+}
+
+static const struct data_kind kinds[] = {
+    [DATA_IDX] = {"IDX files", false, look_for_idx, read_idx},
+    [DATA_TFRECORD] = {"TFRecord files", true, look_for_records, read_records},
+    [DATA_FOLDERS] = {"pictures", true, look_for_folders, read_folders},
+    [DATA_TABLE] = {"table", false, look_for_table, read_rows},
+    [DATA_SYNTHETIC] = {"synthetic digits", false, look_for_nothing, draw_examples},
+};
+
+/* --- What data_dir contains --- */
+
+/*
+ * Which kind of data set is read. Nothing is made up: a folder that is missing, unreadable or empty, or that holds
+ * nothing of the kinds known, is an error. It names the folder, the place where it was set, what the folder holds, and
+ * what to do. Kinds are tried in a fixed order.
+ */
+
+enum { SHOWN_NAMES = 3 };
 
 /* "is empty", or "holds notes.txt, a.jpg, b.jpg and 12 more". */
 static void say_content(const char *folder, char *text, size_t size)
@@ -228,12 +407,12 @@ static bool found_choose(struct found *found, enum data_source *source, enum dat
         if (!is_wanted) {
             continue;
         }
-        if (!found_look(found, candidates[i], DATASET_TRAIN, config, error)) {
+        if (!kinds[candidates[i]].look(found, DATASET_TRAIN, config, error)) {
             return false;
         }
         if (found->is_there) {
             *source = candidates[i];
-            return found_look(found, *source, part, config, error) &&
+            return kinds[*source].look(found, part, config, error) &&
                    (found->is_there || found_say_missing(*source, part, config, error));
         }
     }
@@ -242,71 +421,28 @@ static bool found_choose(struct found *found, enum data_source *source, enum dat
 
 /* --- Reading --- */
 
-enum {
-    VALIDATION_MOST = 5000, /* as in TensorFlow's read_data_sets; of a smaller set ... */
-    PICTURES_PERCENT = 10,  /* ... at most a tenth, ... */
-    ROWS_PERCENT = 15,      /* ... or what 38 tables did best with */
-    VISIT_BYTES = 64 << 20,
-};
-
-/* Of tables: units of the hidden layer, and examples of a batch, by their rows. */
-enum { USUAL_HIDDEN = 256, ROWS_A_BATCH = 32, SMALLEST_BATCH = 16, LARGEST_BATCH = 256 };
-
-static bool draw_examples(struct examples *examples, enum dataset_part part, const struct config *config,
-                          uint64_t limit, struct error *error)
+/* Reads a part, except what the overflow leaves in the files. is_logged: how pictures are read is. */
+static bool read_part(struct examples *examples, struct image_shape *shape, bool is_logged,
+                      struct dataset_origin *origin, enum dataset_part part, const struct config *config,
+                      struct overflow *overflow, struct error *error)
 {
-    int count = part == DATASET_TEST ? config->data.synthetic_test : config->data.synthetic_train;
-    examples->count = count;
-    examples->height = SYNTH_SIDE;
-    examples->width = SYNTH_SIDE;
-    examples->classes = SYNTH_CLASSES;
-    if ((uint64_t)count * (SYNTH_PIXELS + sizeof *examples->labels) > limit) {
-        return error_set(error,
-                         "%d synthetic images do not fit into %llu MiB (data.memory_mb), and they do not stream: lower "
-                         "--synthetic_train and --synthetic_test, or raise --memory_mb",
-                         count, (unsigned long long)(limit >> 20));
+    assert(part != DATASET_VALIDATION);
+    struct found found = {.is_there = false};
+    struct part_reading reading = {
+        .config = config, .part = part, .is_logged = is_logged, .found = &found, .overflow = overflow};
+    *examples = (struct examples){0};
+    memset(origin, 0, sizeof *origin);
+    if (!found_choose(&found, &origin->source, part, config, error)) {
+        return false;
     }
-    examples->images = malloc((size_t)count * SYNTH_PIXELS + EXAMPLES_PADDING);
-    examples->labels = malloc((size_t)count * sizeof *examples->labels);
-    if (!examples->images || !examples->labels) {
-        return error_set(error, "out of memory for %d synthetic images; lower data.synthetic_train or synthetic_test",
-                         count);
+    memcpy(origin->images, found.images, sizeof origin->images);
+    memcpy(origin->labels, found.labels, sizeof origin->labels);
+    if (!kinds[origin->source].read(examples, &reading, error)) {
+        examples_free(examples);
+        return false;
     }
-    memset(examples->images + (size_t)count * SYNTH_PIXELS, 0, EXAMPLES_PADDING);
-    int threads = config->train.num_threads > 0 ? config->train.num_threads : threads_available();
-    return synth_fill((uint64_t)config->train.seed, part == DATASET_TEST ? SYNTH_TEST : SYNTH_TRAIN, count, threads,
-                      examples->images, examples->labels, error);
-}
-
-/* The places named by errors and by `data info`. */
-static void note_origin(struct dataset_origin *origin, const struct found *found, enum dataset_part part,
-                        const struct config *config)
-{
-    bool test = part == DATASET_TEST;
-    if (origin->source == DATA_IDX) {
-        memcpy(origin->images, found->files.path[test ? TEST_IMAGES : TRAIN_IMAGES], sizeof origin->images);
-        memcpy(origin->labels, found->files.path[test ? TEST_LABELS : TRAIN_LABELS], sizeof origin->labels);
-    } else if (origin->source == DATA_TFRECORD) {
-        snprintf(origin->images, sizeof origin->images, "%.900s/%.100s", config->data.data_dir,
-                 tfrecord_pattern(&config->data, part));
-        memcpy(origin->labels, origin->images, sizeof origin->labels);
-    } else if (origin->source == DATA_TABLE) {
-        snprintf(origin->images, sizeof origin->images, "%s", config->data.data_dir);
-        memcpy(origin->labels, origin->images, sizeof origin->labels);
-    } else if (origin->source == DATA_FOLDERS) {
-        memcpy(origin->images, found->folder, sizeof origin->images);
-        memcpy(origin->labels, found->folder, sizeof origin->labels);
-    }
-}
-
-/* Bytes that images may take. */
-static uint64_t memory_limit(const struct config *config)
-{
-    uint64_t bytes;
-    if (config->data.memory_mb > 0) {
-        return (uint64_t)config->data.memory_mb << 20;
-    }
-    return memory_for_this_process(&bytes) ? bytes / 2 : UINT64_MAX;
+    *shape = reading.shape;
+    return true;
 }
 
 static void overflow_free(struct overflow *overflow)
@@ -316,103 +452,6 @@ static void overflow_free(struct overflow *overflow)
         overflow->source = NULL;
     }
     blocks_free(&overflow->blocks);
-}
-
-/* Layers that nobody has set: of a table, or of pictures in folders or TFRecord files, they follow from the data. */
-static bool layers_are_usual(const struct config *config)
-{
-    return config->cluster.job_name == JOB_LOCAL && config->model.hidden_count == CONFIG_AUTO && config->origins &&
-           config->data.shape.height == 0 && /* else the model is known, too */
-           config_origin_of(config, config_key_by_path("model", "layers"))->source == SOURCE_DEFAULT;
-}
-
-/* Inputs that the pictures must have; 0: any number. */
-static int inputs_given(const struct config *config)
-{
-    const bool follows = config->model.hidden_count != CONFIG_AUTO || !config->origins || layers_are_usual(config);
-    return follows ? 0 : config->model.layers[0];
-}
-
-static bool read_folders(struct examples *examples, struct image_shape *shape, bool is_logged, enum dataset_part part,
-                         const struct config *config, struct overflow *overflow, struct error *error)
-{
-    char training[DATA_MAX_PATH], test[DATA_MAX_PATH];
-    const struct config_data *data = &config->data;
-    const bool is_test = part == DATASET_TEST;
-    *shape = data->shape;
-    if (!folders_find(training, data->data_dir, DATASET_TRAIN, error) ||
-        !folders_find(test, data->data_dir, DATASET_TEST, error)) {
-        return false;
-    }
-    if (is_test && test[0] == '\0' && data->test_share == 0) {
-        return error_set(error,
-                         "%s: has no folder test, and data.test_share is 0, so there are no pictures to test with",
-                         data->data_dir);
-    }
-    const struct folders_part wanted = {.path = is_test && test[0] != '\0' ? test : training,
-                                        .training = training,
-                                        .is_test = is_test,
-                                        .test_share = test[0] != '\0' ? 0 : data->test_share,
-                                        .needs_classes = !is_test && config->cluster.job_name == JOB_LOCAL,
-                                        .max_bad_records = data->max_bad_records};
-    return (shape->height > 0 || folders_shape(shape, training, data, inputs_given(config), is_logged, error)) &&
-           folders_read(examples, &wanted, shape, overflow, error);
-}
-
-/* Of pictures whose source gives a size itself. digits: in grey they are taken for digits like MNIST's. */
-static struct image_shape shape_of(const struct examples *examples, bool digits, const struct config *config)
-{
-    const int channels = examples_channels(examples), inputs = examples->height * examples->width;
-    const bool is_flat = examples->height == 1 && channels == 1;
-    struct image_shape shape = {
-        .height = examples->height, .width = examples_columns(examples), .channels = channels, .digits = digits};
-    shape = is_flat ? image_shape_of(inputs) : shape;
-    shape.digits = channels == 1 &&
-                   (config->data.image_fit == PICTURE_FIT_AUTO ? digits : config->data.image_fit == PICTURE_FIT_DIGITS);
-    return shape;
-}
-
-/* Reads a part, except what the overflow leaves in the files. is_logged: how pictures are read is. */
-static bool read_part(struct examples *result, struct image_shape *shape, bool is_logged, struct dataset_origin *origin,
-                      enum dataset_part part, const struct config *config, struct overflow *overflow,
-                      struct error *error)
-{
-    assert(part != DATASET_VALIDATION);
-    struct examples examples = {0};
-    struct found found = {.is_there = false};
-    bool done = false, encoded = false;
-    memset(origin, 0, sizeof *origin);
-    if (!found_choose(&found, &origin->source, part, config, error)) {
-        return false;
-    }
-    note_origin(origin, &found, part, config);
-    switch (origin->source) {
-    case DATA_IDX:
-        done = idx_set_read(&examples, &found.files, part, config->data.data_dir, overflow, error);
-        break;
-    case DATA_TFRECORD:
-        done = tfrecord_files_read(&examples, &encoded, &config->data, part, overflow, error);
-        break;
-    case DATA_FOLDERS:
-        done = read_folders(&examples, shape, is_logged, part, config, overflow, error);
-        break;
-    case DATA_TABLE:
-        error_set(error, "%s: is a table; only pictures can be read without a model", origin->images);
-        break;
-    case DATA_SYNTHETIC:
-    case DATA_AUTO:
-        done = draw_examples(&examples, part, config, memory_limit(config), error);
-        break;
-    }
-    if (!done) {
-        examples_free(&examples);
-        return false;
-    }
-    if (origin->source != DATA_FOLDERS) {
-        *shape = shape_of(&examples, !encoded, config);
-    }
-    *result = examples;
-    return true;
 }
 
 static bool say_too_large(const struct dataset_origin *origin, const struct config *config, uint64_t limit,
@@ -519,8 +558,8 @@ static bool check_model(const struct examples *examples, const struct dataset_or
 {
     const struct config_model *model = &config->model;
     int inputs = model->layers[0], outputs = model->layers[model->layer_count - 1];
-    const bool is_of_files = origin->source == DATA_FOLDERS || origin->source == DATA_TFRECORD;
-    if (config->model.hidden_count != CONFIG_AUTO || (is_of_files && layers_are_usual(config))) {
+    if (config->model.hidden_count != CONFIG_AUTO ||
+        (kinds[origin->source].layers_follow && layers_are_usual(config))) {
         return true; /* they will follow from the data */
     }
     if (examples->height * examples->width != inputs) {
@@ -549,9 +588,8 @@ static bool check_streamed_labels(const struct example_source *source, const str
                                   const struct config *config, struct error *error)
 {
     int outputs = config->model.layers[config->model.layer_count - 1];
-    const bool is_of_files = origin->source == DATA_FOLDERS || origin->source == DATA_TFRECORD;
-    return config->model.hidden_count != CONFIG_AUTO || (is_of_files && layers_are_usual(config)) ||
-           source->like.classes <= outputs ||
+    return config->model.hidden_count != CONFIG_AUTO ||
+           (kinds[origin->source].layers_follow && layers_are_usual(config)) || source->like.classes <= outputs ||
            error_set(
                error,
                "%s: an image has the label %d, but model.layers ends with %d outputs (labels 0 to %d); end it with "
@@ -588,13 +626,13 @@ static bool check_test_files(const struct examples *train, const struct dataset_
                              const struct config *config, struct error *error)
 {
     struct found found = {.is_there = false};
-    bool is_idx = origin->source == DATA_IDX;
-    if (is_idx) {
-        return data_files_find(&found.files, config->data.data_dir, error) &&
-               idx_set_check_test(train, origin->images, &found.files, config->data.data_dir, error);
+    if (!kinds[origin->source].look(&found, DATASET_TEST, config, error)) {
+        return false;
     }
-    return found_look(&found, origin->source, DATASET_TEST, config, error) &&
-           (found.is_there || found_say_missing(origin->source, DATASET_TEST, config, error));
+    if (origin->source == DATA_IDX) {
+        return idx_set_check_test(train, origin->images, &found.files, config->data.data_dir, error);
+    }
+    return found.is_there || found_say_missing(origin->source, DATASET_TEST, config, error);
 }
 
 static void describe(struct dataset *dataset, const struct dataset_origin *origin, const struct config *config)
@@ -604,10 +642,7 @@ static void describe(struct dataset *dataset, const struct dataset_origin *origi
     if (origin->source == DATA_SYNTHETIC) {
         snprintf(source, sizeof source, "synthetic digits of seed %" PRId64, config->train.seed);
     } else {
-        const char *what = origin->source == DATA_IDX        ? "IDX files"
-                           : origin->source == DATA_TFRECORD ? "TFRecord files"
-                                                             : "pictures";
-        snprintf(source, sizeof source, "%s in %.140s", what, config->data.data_dir);
+        snprintf(source, sizeof source, "%s in %.140s", kinds[origin->source].what, config->data.data_dir);
     }
     count_text(training, train->count);
     count_text(validation, dataset->validation.count);
@@ -674,9 +709,9 @@ static bool stream_rest(struct dataset *dataset, struct overflow *overflow, cons
     dataset->train = *like;
     dataset->train.count = rows;
     dataset->bytes += (size_t)(tasks * of_task);
-    struct example_source *source = overflow->source;
+    dataset->streaming = streaming_create(&options, overflow->source, &overflow->blocks);
     overflow->source = NULL;
-    return streaming_create(&dataset->streaming, &options, source, &overflow->blocks, error);
+    return true;
 }
 
 /* --- tables --- */
@@ -766,11 +801,8 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
     struct examples whole;
     struct fingerprint fingerprint;
     struct overflow overflow = begin_overflow(config);
-    struct schema *schema = dataset->schema ? dataset->schema : calloc(1, sizeof *schema);
+    struct schema *schema = dataset->schema ? dataset->schema : must_zero(1, sizeof *schema, "columns");
     dataset->schema = NULL;
-    if (!schema) {
-        return error_set(error, "%s: out of memory for its columns", config->data.data_dir);
-    }
     if (!table_read_train(&whole, test, schema, &fingerprint, &overflow, config, error)) {
         overflow_free(&overflow);
         free(schema);
@@ -792,10 +824,7 @@ static bool load_table(struct dataset *dataset, struct examples *test, const str
 
 bool dataset_describe(struct dataset *dataset, const char *schema, const struct config *config, struct error *error)
 {
-    *dataset = (struct dataset){.schema = calloc(1, sizeof *dataset->schema)};
-    if (!dataset->schema) {
-        return error_set(error, "out of memory for a table's columns");
-    }
+    *dataset = (struct dataset){.schema = must_zero(1, sizeof *dataset->schema, "columns")};
     if (!schema_parse(dataset->schema, schema, error)) {
         return false;
     }
@@ -815,7 +844,7 @@ bool dataset_is_needed_first(const struct config *config)
     if (source == DATA_AUTO && !found_choose(&found, &source, DATASET_TRAIN, config, &ignored)) {
         return false;
     }
-    return source == DATA_TABLE || ((source == DATA_FOLDERS || source == DATA_TFRECORD) && layers_are_usual(config));
+    return source == DATA_TABLE || (kinds[source].layers_follow && layers_are_usual(config));
 }
 
 /* Of a table; a target is a number that people have in mind, so it is not the loss. */
@@ -882,7 +911,7 @@ bool dataset_check_classes(const char *path, const char *class_names, const stru
     enum data_source source;
     char *here = NULL;
     const bool done = !class_names || (found_choose(&found, &source, DATASET_TRAIN, config, error) &&
-                                       (source != DATA_FOLDERS || folders_class_names(&here, found.folder, error)) &&
+                                       (source != DATA_FOLDERS || folders_class_names(&here, found.images, error)) &&
                                        class_names_check(path, class_names, here, error));
     free(here);
     return done;
@@ -969,8 +998,8 @@ bool dataset_wants_test(bool *wanted, const struct config *config, struct error 
     if (source == DATA_TABLE) {
         return table_files_exist(wanted, config, DATASET_TEST, error);
     }
-    const bool done = source != DATA_FOLDERS || folders_find(found.folder, config->data.data_dir, DATASET_TEST, error);
-    *wanted = source != DATA_FOLDERS || found.folder[0] != '\0';
+    const bool done = source != DATA_FOLDERS || folders_find(found.images, config->data.data_dir, DATASET_TEST, error);
+    *wanted = source != DATA_FOLDERS || found.images[0] != '\0';
     return done;
 }
 

@@ -558,8 +558,8 @@ static void add_head(struct heads *heads, const struct image_head *head)
 /* A picture that cannot be read is reported, or left out, where its pixels are needed. */
 static bool read_heads(struct heads *heads, const struct collection *collection, struct error *error)
 {
-    uint8_t *beginning = malloc(HEAD_BYTES);
-    bool done = beginning || error_set(error, "out of memory while reading pictures");
+    uint8_t *beginning = must_alloc(HEAD_BYTES, "pictures");
+    bool done = true;
     for (int i = 0; i < collection->count && done; i++) {
         char path[DATA_MAX_PATH];
         struct image_head head;

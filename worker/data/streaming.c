@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
 #include "base/threads.h"
@@ -213,9 +214,8 @@ static struct lane *find_lane(struct streaming *streaming, uint32_t task, struct
     while (lane && lane->task != task) {
         lane = lane->next;
     }
-    if (!lane && !(lane = calloc(1, sizeof *lane))) {
-        error_set(error, "out of memory while reading data");
-    } else if (!lane->streaming) {
+    if (!lane) {
+        lane = must_alloc(sizeof *lane, "data that streams");
         *lane = (struct lane){.streaming = streaming, .task = task, .wanted = -1, .ordered = -1, .epoch = -1};
         pthread_mutex_init(&lane->lock, NULL);
         condition_create(&lane->changed);
@@ -308,15 +308,10 @@ bool streaming_draw(struct streaming *streaming, uint32_t task, int64_t step, st
 
 /* --- Create and destroy --- */
 
-bool streaming_create(struct streaming **out, const struct streaming_options *options, struct example_source *source,
-                      struct blocks *blocks, struct error *error)
+struct streaming *streaming_create(const struct streaming_options *options, struct example_source *source,
+                                   struct blocks *blocks)
 {
-    struct streaming *streaming = calloc(1, sizeof *streaming);
-    if (!streaming) {
-        source->table->destroy(source);
-        blocks_free(blocks);
-        return error_set(error, "out of memory while reading data");
-    }
+    struct streaming *streaming = must_zero(1, sizeof *streaming, "data that streams");
     assert(blocks->examples > 0);
     streaming->options = *options;
     streaming->source = source;
@@ -324,8 +319,7 @@ bool streaming_create(struct streaming **out, const struct streaming_options *op
     *blocks = (struct blocks){.items = NULL};
     streaming->window = window_examples(options);
     pthread_mutex_init(&streaming->lock, NULL);
-    *out = streaming;
-    return true;
+    return streaming;
 }
 
 void streaming_take_share(struct streaming *streaming, int64_t first, int64_t count)

@@ -33,9 +33,9 @@ struct streaming_options {
 /* Bytes of both windows of one task. like: the shape of the examples. */
 size_t streaming_task_bytes(const struct streaming_options *options, const struct examples *like);
 
-/* Takes ownership of source and blocks, also if it fails; blocks must not be empty. */
-bool streaming_create(struct streaming **streaming, const struct streaming_options *options,
-                      struct example_source *source, struct blocks *blocks, struct error *error);
+/* Takes ownership of source and blocks; blocks must not be empty. */
+struct streaming *streaming_create(const struct streaming_options *options, struct example_source *source,
+                                   struct blocks *blocks);
 void streaming_destroy(struct streaming *streaming); /* safe on NULL; no draw may be in progress */
 
 /* Restricts the set to examples [first, first + count). Call before the first draw. */

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/text/json_writer.h"
 #include "net/socket.h"
@@ -547,10 +548,9 @@ static int run_dashboard(const struct command_call *call)
         log_error("dashboard needs a train_dir of a run, or of several to compare");
         return COMMAND_MISUSED;
     }
-    struct board *boards = calloc((size_t)call->operand_count, sizeof *boards);
-    struct api_run *runs = calloc((size_t)call->operand_count, sizeof *runs);
-    bool done = ((boards && runs) || error_set(&error, "out of memory")) &&
-                checkpoint_use_key(call->config->output.checkpoint_key, &error);
+    struct board *boards = must_zero((size_t)call->operand_count, sizeof *boards, "a page of runs: name fewer");
+    struct api_run *runs = must_zero((size_t)call->operand_count, sizeof *runs, "a page of runs: name fewer");
+    bool done = checkpoint_use_key(call->config->output.checkpoint_key, &error);
     for (; done && opened < call->operand_count; opened += done) {
         done = past_run_read(&boards[opened], call->operands[opened], &error);
         runs[opened] = (struct api_run){.board = &boards[opened]};

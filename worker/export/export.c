@@ -282,7 +282,6 @@ struct escaped_facts {
     size_t size;
 };
 
-/* False if out of memory. */
 static void escape_facts(struct escaped_facts *escaped, const struct export_facts *facts)
 {
     for (int i = 0; i < facts->count; i++) {

@@ -451,13 +451,13 @@ bool trace_read(struct trace **out, char *const *paths, int count, struct error 
 
 /* --- Writing --- */
 
-/* A name from a file that anyone may have written, as JSON; the caller frees it. NULL: out of memory. */
+/* A name from a file that anyone may have written, as JSON; the caller frees it. */
 static char *quote(const char *name)
 {
     cJSON *text = cJSON_CreateStringReference(name);
     char *quoted = text ? cJSON_PrintUnformatted(text) : NULL;
     cJSON_Delete(text);
-    return quoted ? printable_json(quoted) : NULL;
+    return must_have(quoted ? printable_json(quoted) : NULL, 0, "a name");
 }
 
 static void write_name(FILE *file, const char *kind, int member, const char *thread, const char *quoted)
@@ -465,41 +465,32 @@ static void write_name(FILE *file, const char *kind, int member, const char *thr
     fprintf(file, "{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d%s,\"args\":{\"name\":%s}}", kind, member, thread, quoted);
 }
 
-static bool write_names(FILE *file, const struct trace *trace)
+static void write_names(FILE *file, const struct trace *trace)
 {
     char *quoted = quote(trace->name);
-    bool done = quoted;
-    if (done) {
-        write_name(file, "process_name", trace->member, "", quoted);
-    }
+    write_name(file, "process_name", trace->member, "", quoted);
     free(quoted);
     fprintf(file, ",\n{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
             trace->member, trace->member);
-    for (int i = 0; done && i < trace->thread_count; i++) {
+    for (int i = 0; i < trace->thread_count; i++) {
         if (trace->threads[i].name[0] != '\0') {
             char id[24];
             snprintf(id, sizeof id, ",\"tid\":%d", trace->threads[i].id);
             quoted = quote(trace->threads[i].name);
-            done = quoted;
-            if (done) {
-                fprintf(file, ",\n");
-                write_name(file, "thread_name", trace->member, id, quoted);
-            }
+            fprintf(file, ",\n");
+            write_name(file, "thread_name", trace->member, id, quoted);
             free(quoted);
         }
     }
-    return done;
 }
 
-static bool write_spans(FILE *file, const struct trace *trace, double zero_us)
+static void write_spans(FILE *file, const struct trace *trace, double zero_us)
 {
-    char *quoted[TRACE_MAX_NAMES] = {NULL};
-    bool done = true;
+    char *quoted[TRACE_MAX_NAMES];
     for (int i = 0; i < trace->name_count; i++) {
         quoted[i] = quote(trace->names[i]);
-        done = done && quoted[i];
     }
-    for (size_t i = 0; done && i < trace->count; i++) {
+    for (size_t i = 0; i < trace->count; i++) {
         const struct trace_span *span = &trace->spans[i];
         char peer[32];
         fprintf(file, ",\n{\"ph\":\"X\",\"name\":%s,\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", quoted[span->name],
@@ -514,7 +505,6 @@ static bool write_spans(FILE *file, const struct trace *trace, double zero_us)
     for (int i = 0; i < trace->name_count; i++) {
         free(quoted[i]);
     }
-    return done;
 }
 
 /* An arrow for each push between these two. */
@@ -554,16 +544,15 @@ static double earliest(const struct trace *traces, int count)
     return least_us;
 }
 
-static bool write_all(FILE *file, const struct trace *traces, int count, struct error *error)
+static void write_all(FILE *file, const struct trace *traces, int count)
 {
     double zero_us = earliest(traces, count);
     uint64_t id = 0;
     for (int i = 0; i < count; i++) {
         size_t pushes;
         fprintf(file, i > 0 ? ",\n" : "");
-        if (!write_names(file, &traces[i]) || !write_spans(file, &traces[i], zero_us)) {
-            return error_set(error, "out of memory while writing %s", traces[i].path);
-        }
+        write_names(file, &traces[i]);
+        write_spans(file, &traces[i], zero_us);
         if (traces[i].member < PROFILE_WORKER) {
             continue;
         }
@@ -575,7 +564,6 @@ static bool write_all(FILE *file, const struct trace *traces, int count, struct 
         }
         free(sent);
     }
-    return true;
 }
 
 bool trace_write(const struct trace *traces, int count, const char *path, struct error *error)
@@ -585,10 +573,7 @@ bool trace_write(const struct trace *traces, int count, const char *path, struct
         return false;
     }
     fprintf(draft.stream, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
-    if (!write_all(draft.stream, traces, count, error)) {
-        file_draft_drop(&draft);
-        return false;
-    }
+    write_all(draft.stream, traces, count);
     fprintf(draft.stream, "\n]}\n");
     return file_draft_end(&draft, false, error);
 }
@@ -657,7 +642,7 @@ static void show_text(const struct trace *trace, const struct total *totals, dou
     }
 }
 
-static bool show_json(cJSON *members, const struct trace *trace, const struct total *totals, double us)
+static void show_json(cJSON *members, const struct trace *trace, const struct total *totals, double us)
 {
     cJSON *member = cJSON_CreateObject(), *spans = cJSON_AddArrayToObject(member, "spans");
     json_append(members, member);
@@ -675,32 +660,28 @@ static bool show_json(cJSON *members, const struct trace *trace, const struct to
         cJSON_AddNumberToObject(span, "cipher_us", totals[i].cipher_us);
         json_append(spans, span);
     }
-    return spans;
 }
 
-static bool show(const struct trace *traces, int count, bool json)
+static void show(const struct trace *traces, int count, bool json)
 {
     struct total totals[TRACE_MAX_NAMES];
     cJSON *members = json ? cJSON_CreateArray() : NULL;
-    bool done = !json || members;
-    for (int i = 0; i < count && done; i++) {
+    for (int i = 0; i < count; i++) {
         double us = covered_us(&traces[i]);
         add_up(&traces[i], totals);
         if (json) {
-            done = show_json(members, &traces[i], totals, us);
+            show_json(members, &traces[i], totals, us);
         } else {
             show_text(&traces[i], totals, us);
         }
     }
-    char *text = json && done ? cJSON_PrintUnformatted(members) : NULL;
-    text = text ? printable_json(text) : NULL;
-    if (text) {
+    if (json) {
+        char *text =
+            must_have(printable_json(must_have(cJSON_PrintUnformatted(members), 0, "a profile")), 0, "a profile");
         printf("%s\n", text);
+        free(text);
+        cJSON_Delete(members);
     }
-    done = done && (!json || text);
-    free(text);
-    cJSON_Delete(members);
-    return done;
 }
 
 static int run_profile(const struct command_call *call)
@@ -714,10 +695,9 @@ static int run_profile(const struct command_call *call)
         return COMMAND_MISUSED;
     }
     bool done = trace_read(&traces, call->operands, count, &error) && (!out || trace_write(traces, count, out, &error));
-    if (done && !show(traces, count, command_switch(call, "json"))) {
-        done = error_set(&error, "out of memory while showing the profile");
-    }
-    if (!done) {
+    if (done) {
+        show(traces, count, command_switch(call, "json"));
+    } else {
         log_error("%s", error.text);
     }
     trace_free(traces, count);

@@ -15,7 +15,7 @@
 #include "cuda/use.h"
 #include "ps/store/model.h"
 #include "ps/store/store.h"
-#include "worker/devices.h"
+#include "worker/gpu/devices.h"
 
 /* --- A gradient that grows --- */
 

@@ -1,6 +1,4 @@
 /* Starts all towers, then collects them in order: devices work at the same time, and the sum has one order. */
-#include "worker/gpu/towers.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +8,7 @@
 #include "cuda/client.h"
 #include "ps/store/store.h"
 #include "worker/data/batch_source.h"
-#include "worker/devices.h"
+#include "worker/gpu/devices.h"
 #include "worker/gpu/engine.h"
 
 enum { MAX_TOWERS = 16 };

@@ -1,5 +1,8 @@
-/* Batches of a streaming set, from the test's own source: example i has label i, and its pixels say so too. */
-#include "worker/data/streaming.h"
+/*
+ * Batches depend only on seed, task and step, wherever their examples lie. Those that stream come from the test's own
+ * source: example i has label i, and its pixels say so too.
+ */
+#include "worker/data/batch_source.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -80,7 +83,7 @@ static struct fixture make(int examples, int shuffle_buffer, int broken_from, in
     for (int i = 0; i < examples; i += OF_BLOCK) {
         assert_true(blocks_add(&blocks, 0, (uint64_t)i, (uint32_t)(examples - i < OF_BLOCK ? examples - i : OF_BLOCK)));
     }
-    assert_true(streaming_create(&fixture.streaming, &options, &source->source, &blocks, &fixture.error));
+    fixture.streaming = streaming_create(&options, &source->source, &blocks);
     return fixture;
 }
 
@@ -253,12 +256,75 @@ static void two_may_draw_from_one_lane(void **state)
     streaming_destroy(fixture.streaming);
 }
 
+static struct sampler sampler_of(uint32_t task, int examples)
+{
+    return (struct sampler){.seed = 7, .task = task, .examples = (uint32_t)examples, .batch_size = BATCH};
+}
+
+static void a_source_of_what_is_in_memory(void **state)
+{
+    const struct examples examples = {.count = 3 * BATCH - 1};
+    const struct sampler first = sampler_of(3, examples.count);
+    struct batch_source source;
+    struct batch batch;
+    struct error error;
+    (void)state;
+    assert_true(batch_source_create(&source, &examples, NULL, &first, &error));
+    for (uint32_t task = 3; task < 5; task++) {
+        for (int64_t step = 0; step < 6; step++) {
+            int32_t wanted[BATCH];
+            const struct sampler sampler = sampler_of(task, examples.count);
+            const int count = sampler_draw(&sampler, step, wanted);
+            assert_true(batch_source_draw(&source, task, step, &batch, &error));
+            assert_ptr_equal(batch.examples, &examples);
+            assert_int_equal(batch.count, count);
+            assert_int_equal(batch.task, task);
+            assert_int_equal(batch.step, step);
+            assert_memory_equal(batch.indexes, wanted, (size_t)count * sizeof *wanted);
+        }
+    }
+    batch_source_destroy(&source);
+    batch_source_destroy(&source);
+}
+
+static void a_source_of_what_streams(void **state)
+{
+    enum { EXAMPLES = 203, BROKEN = 150 };
+    const struct sampler sampler = sampler_of(0, EXAMPLES);
+    struct fixture fixture = make(EXAMPLES, 50, MOST, 0), broken = make(EXAMPLES, EXAMPLES, BROKEN, 0);
+    struct batch_source source;
+    struct batch batch;
+    struct error error;
+    (void)state;
+    assert_true(batch_source_create(&source, NULL, fixture.streaming, &sampler, &error));
+    for (int64_t step = 18; step < 22; step++) { /* the last batch of an epoch is short */
+        draw(&fixture, 2, step);
+        assert_true(batch_source_draw(&source, 2, step, &batch, &error));
+        assert_int_equal(batch.count, fixture.count);
+        assert_int_equal(batch.task, 2);
+        assert_int_equal(batch.step, step);
+        assert_memory_equal(batch.examples->labels, fixture.labels, (size_t)batch.count * sizeof *fixture.labels);
+        assert_memory_equal(batch.examples->images, fixture.images, (size_t)batch.count * PIXELS);
+        for (int i = 0; i < batch.count; i++) {
+            assert_int_equal(batch.indexes[i], i);
+        }
+    }
+    batch_source_destroy(&source);
+    streaming_destroy(fixture.streaming);
+    assert_true(batch_source_create(&source, NULL, broken.streaming, &sampler, &error));
+    assert_false(batch_source_draw(&source, 0, 0, &batch, &error));
+    assert_non_null(strstr(error.text, " is gone"));
+    batch_source_destroy(&source);
+    streaming_destroy(broken.streaming);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_example_once_an_epoch), cmocka_unit_test(a_jump_gives_what_going_there_gives),
-        cmocka_unit_test(mixes_what_lies_together),    cmocka_unit_test(tasks_and_shares_differ),
-        cmocka_unit_test(a_failure_is_for_good),       cmocka_unit_test(two_may_draw_from_one_lane),
+        cmocka_unit_test(every_example_once_an_epoch),   cmocka_unit_test(a_jump_gives_what_going_there_gives),
+        cmocka_unit_test(mixes_what_lies_together),      cmocka_unit_test(tasks_and_shares_differ),
+        cmocka_unit_test(a_failure_is_for_good),         cmocka_unit_test(two_may_draw_from_one_lane),
+        cmocka_unit_test(a_source_of_what_is_in_memory), cmocka_unit_test(a_source_of_what_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
  * CPU towers, which are always available: whatever their number, the bits are those of one engine with micro-batches.
  */
-#include "worker/gpu/towers.h"
+#include "worker/gpu/engine.h"
 
 #include <math.h>
 #include <setjmp.h>

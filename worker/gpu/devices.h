@@ -1,6 +1,6 @@
 /* The devices that compute a model: which layers are where, and the log of that. */
-#ifndef WORKER_DEVICES_H
-#define WORKER_DEVICES_H
+#ifndef WORKER_GPU_DEVICES_H
+#define WORKER_GPU_DEVICES_H
 
 #include <stdbool.h>
 #include <stdint.h>
