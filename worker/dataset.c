@@ -623,6 +623,15 @@ void dataset_choose_metric(struct config *config, const struct dataset *dataset)
     }
 }
 
+/* Each net's inputs are those of its view. */
+static void take_net_inputs(struct config_model *model, const struct dataset *dataset)
+{
+    for (int net = 0; net < model->net_count; net++) {
+        model->net_inputs[net] = dataset->schema ? examples_view(&dataset->train, model->views[net]).inputs : 0;
+    }
+    model->layers[0] = config_net_inputs(model, 0);
+}
+
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error)
 {
     const struct schema *schema = dataset->schema;
@@ -652,10 +661,7 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     }
     memcpy(model->layers, layers, sizeof layers);
     model->layer_count = hidden + 2;
-    for (int net = 0; net < model->net_count; net++) {
-        model->net_inputs[net] = schema ? examples_view(&dataset->train, model->views[net]).inputs : 0;
-    }
-    model->layers[0] = config_net_inputs(model, 0);
+    take_net_inputs(model, dataset);
     if (config->cluster.job_name == JOB_LOCAL) {
         model->hidden_count = CONFIG_AUTO; /* layers has all of it now */
     }

@@ -19,12 +19,12 @@ enum {
 struct member {
     struct engine *engine;
     enum number_view view;
-    struct model model;     /* this net alone */
-    struct config config;   /* by which it trains; owns nothing */
-    struct examples train;  /* as it sees them */
-    struct examples like;   /* likewise */
-    size_t first;           /* of its floats in the whole vector */
-    float *outputs;         /* [chunk_rows, outputs], scratch */
+    struct model model;      /* this net alone */
+    struct config config;    /* by which it trains; owns nothing */
+    struct examples train;   /* as it sees them */
+    struct examples like;    /* likewise */
+    size_t first;            /* of its floats in the whole vector */
+    float *outputs;          /* [chunk_rows, outputs], scratch */
     struct gradient_sink to; /* of the whole model's gradient */
     int first_variable;
     struct train_result result; /* of the call in progress, like the next two */
@@ -397,7 +397,7 @@ static void describe(const struct engine *engine, char *text, size_t size)
     const struct engine *first = ensemble->members[0].engine;
     char one[256];
     first->table->describe(first, one, sizeof one);
-    snprintf(text, size, "%s, %d of %d nets at a time", one, pool_threads(ensemble->pool), ensemble->count);
+    snprintf(text, size, "%s for each of %d nets at a time", one, pool_threads(ensemble->pool));
 }
 
 /* --- Create and destroy --- */
@@ -494,7 +494,9 @@ bool ensemble_create_on_cpu(struct engine **out, const struct engine_options *op
                                   .config = options->config,
                                   .loss = evaluation_loss(&options->config->train, like ? like->targets : 0),
                                   .outputs = outputs,
-                                  .chunk_rows = rows < 1 ? 1 : rows > MOST_ROWS ? MOST_ROWS : rows,
+                                  .chunk_rows = rows < 1           ? 1
+                                                : rows > MOST_ROWS ? MOST_ROWS
+                                                                   : rows,
                                   .count = model->net_count};
     if (!create_all(ensemble, options, error)) {
         destroy(&ensemble->engine);

@@ -50,7 +50,22 @@ struct graph {
     struct proto *proto;
     char **inputs; /* of a table, what its inputs are called: the columns' names, and those of dates' parts */
     int input_count;
+    const char *net;  /* the prefix of what belongs to one of several nets; "" otherwise */
+    char own[16][64]; /* the last names with it */
+    int own_count;
 };
+
+/* The name of a value that each net has, to be used soon. */
+static const char *own(struct graph *graph, const char *name)
+{
+    enum { KEPT = sizeof graph->own / sizeof graph->own[0] };
+    if (graph->net[0] == '\0') {
+        return name;
+    }
+    char *text = graph->own[graph->own_count++ % KEPT];
+    snprintf(text, sizeof graph->own[0], "%s%s", graph->net, name);
+    return text;
+}
 
 static bool is_input_name(const struct graph *graph, const char *name)
 {
@@ -518,33 +533,34 @@ static void sum_over(struct graph *graph, const char *input, const char *output)
     onnx_node_end(graph, node);
 }
 
-/* Its sums are its biases, the numbers times their weights, and the weights at the positions that are 1. */
-static void put_first_layer(struct graph *graph, const struct schema *schema, const struct model *model, int indicators,
-                            int categories, const char *sums)
+/* One net's first layer, its sums under the name `sums`: they are its biases, the numbers times their weights, and the weights at the positions that are 1. */
+static void put_first_layer(struct graph *graph, const struct schema *schema, const struct model *model,
+                            const char *sums)
 {
     const char *weights = model->variables[0].name, *biases = model->variables[1].name, *so_far = biases;
-    const bool indicates = indicators > 0, classifies = categories > 0;
+    const bool indicates = count_columns(schema, is_indicated) > 0, classifies = count_columns(schema, is_category) > 0;
     if (schema->numbers > 0) {
-        put_integer(graph, "trainer/from", 0);
-        put_integer(graph, "trainer/to", schema->numbers);
-        onnx_node(graph, "Slice", "trainer/weights", ONNX_NAMES(weights, "trainer/from", "trainer/to"),
-                  "trainer/weights");
-        so_far = indicates || classifies ? "trainer/sums" : sums;
-        onnx_node(graph, "Gemm", "trainer/gemm", ONNX_NAMES(NUMBERS, "trainer/weights", biases), so_far);
+        const char *from = own(graph, "trainer/from"), *to = own(graph, "trainer/to");
+        const char *dense = own(graph, "trainer/weights");
+        put_integer(graph, from, 0);
+        put_integer(graph, to, schema->numbers);
+        onnx_node(graph, "Slice", dense, ONNX_NAMES(weights, from, to), dense);
+        so_far = indicates || classifies ? own(graph, "trainer/sums") : sums;
+        onnx_node(graph, "Gemm", own(graph, "trainer/gemm"), ONNX_NAMES(NUMBERS, dense, biases), so_far);
     }
     if (indicates) {
-        onnx_node(graph, "Gather", "trainer/indicator_weights", ONNX_NAMES(weights, "trainer/indicator_places"),
-                  "trainer/indicator_weights");
-        onnx_node(graph, "MatMul", "trainer/indicated", ONNX_NAMES(INDICATORS, "trainer/indicator_weights"),
-                  "trainer/indicated");
-        const char *output = classifies ? "trainer/sums_indicated" : sums;
-        onnx_node(graph, "Add", output, ONNX_NAMES(so_far, "trainer/indicated"), output);
+        const char *indicating = own(graph, "trainer/indicator_weights"), *sum = own(graph, "trainer/indicated");
+        onnx_node(graph, "Gather", indicating, ONNX_NAMES(weights, "trainer/indicator_places"), indicating);
+        onnx_node(graph, "MatMul", sum, ONNX_NAMES(INDICATORS, indicating), sum);
+        const char *output = classifies ? own(graph, "trainer/sums_indicated") : sums;
+        onnx_node(graph, "Add", output, ONNX_NAMES(so_far, sum), output);
         so_far = output;
     }
     if (classifies) {
-        onnx_node(graph, "Gather", "trainer/chosen", ONNX_NAMES(weights, PLACES), "trainer/chosen");
-        sum_over(graph, "trainer/chosen", "trainer/coded");
-        onnx_node(graph, "Add", sums, ONNX_NAMES("trainer/coded", so_far), sums);
+        const char *chosen = own(graph, "trainer/chosen"), *coded = own(graph, "trainer/coded");
+        onnx_node(graph, "Gather", chosen, ONNX_NAMES(weights, PLACES), chosen);
+        sum_over(graph, chosen, coded);
+        onnx_node(graph, "Add", sums, ONNX_NAMES(coded, so_far), sums);
     }
 }
 
@@ -589,9 +605,8 @@ static void put_dense_inputs(struct graph *graph, const struct schema *schema, i
     onnx_node_end(graph, node);
 }
 
-/* From the columns to the first layer's sums, under the name `sums`. */
-static void onnx_table_inputs(struct graph *graph, const struct schema *schema, const struct model *model,
-                              const char *sums)
+/* From the columns to what the first layers of all nets take. */
+static void onnx_table_inputs(struct graph *graph, const struct schema *schema)
 {
     const int indicators = count_columns(schema, is_indicated), categories = count_columns(schema, is_category);
     if (schema->numbers > 0) {
@@ -604,7 +619,6 @@ static void onnx_table_inputs(struct graph *graph, const struct schema *schema, 
         put_integer(graph, "trainer/one", 1);
         put_categories(graph, schema, categories);
     }
-    put_first_layer(graph, schema, model, indicators, categories, sums);
     if (schema->task == TASK_INPUTS) {
         put_dense_inputs(graph, schema, indicators, categories);
     }
@@ -755,11 +769,11 @@ static void put_layers(struct graph *graph, const struct model *model, const cha
                                             [ACTIVATION_SIGMOID] = "Sigmoid",
                                             [ACTIVATION_TANH] = "Tanh",
                                             [ACTIVATION_IDENTITY] = "Identity"};
-    char input[32] = "images", sums[32], name[32], output[32];
+    char input[48] = "images", sums[48], name[48], output[48];
     for (int layer = 0; layer < model->layer_count; layer++) {
         bool last = layer == model->layer_count - 1;
-        snprintf(sums, sizeof sums, "layer%d/sums", layer);
-        snprintf(name, sizeof name, "layer%d/gemm", layer);
+        snprintf(sums, sizeof sums, "%slayer%d/sums", graph->net, layer);
+        snprintf(name, sizeof name, "%slayer%d/gemm", graph->net, layer);
         if (layer > 0 || !has_first) {
             onnx_node(graph, "Gemm", name,
                       ONNX_NAMES(input, model->variables[2 * layer].name, model->variables[2 * layer + 1].name),
@@ -768,28 +782,92 @@ static void put_layers(struct graph *graph, const struct model *model, const cha
         if (last) {
             break;
         }
-        snprintf(name, sizeof name, "layer%d/activation", layer);
-        snprintf(output, sizeof output, "layer%d/activations", layer);
+        snprintf(name, sizeof name, "%slayer%d/activation", graph->net, layer);
+        snprintf(output, sizeof output, "%slayer%d/activations", graph->net, layer);
         onnx_node(graph, operators[model->activation], name, ONNX_NAMES(sums), output);
         snprintf(input, sizeof input, "%s", output);
     }
 }
 
-static void put_picture_graph(struct graph *graph, const struct model *model)
+/* From a net's inputs to `logits`. */
+static void put_net(struct graph *graph, const struct onnx_model *model, const struct model *net, const char *logits)
 {
-    int classes = model->widths[model->layer_count];
-    put_layers(graph, model, "logits", false);
+    if (model->schema) {
+        put_first_layer(graph, model->schema, net, net->layer_count > 1 ? own(graph, "layer0/sums") : logits);
+    }
+    put_layers(graph, net, logits, model->schema);
+}
+
+/* Such logits as mean the average of the nets' probabilities, or the average of their numbers. */
+static void put_average(struct graph *graph, const char *const *outputs, const char *op, const char *logits)
+{
+    const char *averages[CONFIG_MAX_NETS + 1] = {NULL};
+    char names[CONFIG_MAX_NETS][48];
+    if (!op) {
+        onnx_node(graph, "Mean", "nets/mean", outputs, logits);
+        return;
+    }
+    for (int net = 0; outputs[net]; net++) {
+        snprintf(names[net], sizeof names[net], "net%d/probabilities", net);
+        averages[net] = names[net];
+        onnx_node(graph, op, names[net], ONNX_NAMES(outputs[net]), names[net]);
+    }
+    onnx_node(graph, "Mean", "nets/mean", averages, "nets/mean");
+    if (strcmp(op, "Softmax") == 0) {
+        onnx_node(graph, "Log", "nets/logits", ONNX_NAMES("nets/mean"), logits);
+        return;
+    }
+    static const float one = 1;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, "nets/one", ONNX_FLOAT, &(int64_t){1}, 1, &raw);
+    proto_raw(graph->proto, &one, sizeof one);
+    onnx_tensor_end(graph, tensor, raw);
+    onnx_node(graph, "Sub", "nets/complement", ONNX_NAMES("nets/one", "nets/mean"), "nets/complement");
+    onnx_node(graph, "Div", "nets/odds", ONNX_NAMES("nets/mean", "nets/complement"), "nets/odds");
+    onnx_node(graph, "Log", "nets/logits", ONNX_NAMES("nets/odds"), logits);
+}
+
+/* All nets, from their inputs to `logits`. */
+static void put_nets(struct graph *graph, const struct onnx_model *model, const char *logits)
+{
+    const struct model *whole = model->model;
+    const char *outputs[CONFIG_MAX_NETS + 1] = {NULL};
+    char prefixes[CONFIG_MAX_NETS][16], names[CONFIG_MAX_NETS][48];
+    if (whole->net_count == 1) {
+        put_net(graph, model, whole, logits);
+        return;
+    }
+    for (int net = 0; net < whole->net_count; net++) {
+        struct model one;
+        model_net(whole, net, &one);
+        snprintf(prefixes[net], sizeof prefixes[net], "net%d/", net);
+        snprintf(names[net], sizeof names[net], "net%d/outputs", net);
+        outputs[net] = names[net];
+        graph->net = prefixes[net];
+        put_net(graph, model, &one, names[net]);
+    }
+    graph->net = "";
+    put_average(graph, outputs,
+                !model->schema || model->schema->task == TASK_CLASS ? "Softmax"
+                : model->schema->task == TASK_FLAGS                 ? "Sigmoid"
+                                                                    : NULL,
+                logits);
+}
+
+static void put_picture_graph(struct graph *graph, const struct onnx_model *model)
+{
+    const int classes = model->model->widths[model->model->layer_count];
+    put_nets(graph, model, "logits");
     onnx_node(graph, "Softmax", "softmax", ONNX_NAMES("logits"), "probabilities");
-    onnx_value(graph, ONNX_INPUT, "images", ONNX_FLOAT, model->widths[0]);
+    onnx_value(graph, ONNX_INPUT, "images", ONNX_FLOAT, model->model->widths[0]);
     onnx_value(graph, ONNX_OUTPUT, "logits", ONNX_FLOAT, classes);
     onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, classes);
 }
 
 static void put_table_graph(struct graph *graph, const struct onnx_model *model)
 {
-    const char *sums = model->model->layer_count > 1 ? "layer0/sums" : ONNX_TABLE_OUTPUTS;
-    onnx_table_inputs(graph, model->schema, model->model, sums);
-    put_layers(graph, model->model, ONNX_TABLE_OUTPUTS, true);
+    onnx_table_inputs(graph, model->schema);
+    put_nets(graph, model, ONNX_TABLE_OUTPUTS);
     onnx_table_outputs(graph, model->schema, model->threshold);
 }
 
@@ -804,7 +882,7 @@ static void put_opset(struct proto *proto, const char *domain, int version)
 bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct error *error)
 {
     const struct model *layers = model->model;
-    struct graph graph = {.proto = proto};
+    struct graph graph = {.proto = proto, .net = ""};
     *proto = (struct proto){0};
     if (layers->parameter_count * sizeof *model->parameters > MOST_BYTES) {
         return error_set(
@@ -824,7 +902,7 @@ bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct err
         name_inputs(&graph, model->schema);
         put_table_graph(&graph, model);
     } else {
-        put_picture_graph(&graph, layers);
+        put_picture_graph(&graph, model);
     }
     proto_text(proto, GRAPH_NAME, "trainer");
     for (int i = 0; i < layers->variable_count; i++) {
