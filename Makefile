@@ -164,8 +164,8 @@ build/trainer.debug: $(objects) $(musl_libs) build/product/flags
 		-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr
 
 # Code that runs once a second, or for people, should be small rather than fast.
-$(patsubst %.c,build/product/%.o,$(filter observe/% worker/dashboard/% worker/remote/operator/% worker/observed%.c \
-	worker/column_weights.c ps/status.c net/tls/web.c,$(sources))): small := -Os
+$(patsubst %.c,build/product/%.o,$(filter observe/% worker/remote/operator/% worker/observed.c \
+	worker/export/dashboard.c worker/export/first_layer.c ps/status.c net/tls/web.c,$(sources))): small := -Os
 
 build/product/%.o: %.c build/product/flags $(musl_libs)
 	@mkdir -p $(@D)

@@ -1,10 +1,15 @@
 /* Files with checksums: a flipped bit could otherwise name another version, or change a config. */
 #include "base/checked.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include <sodium.h>
 
 #include "base/encoding/crc32c.h"
 #include "base/file.h"
@@ -132,4 +137,49 @@ bool checked_write(const char *path, const void *bytes, size_t size, struct erro
     }
     const struct file_part part = {text, (size_t)length};
     return file_write_atomic(sum_path, &part, 1, error) && file_keep(path, bytes, size, error);
+}
+
+/* --- Digests --- */
+
+enum { PIECE = 64 << 10, DIGEST_BYTES = CHECKED_DIGEST_HEX / 2 };
+
+static void hash_begin(crypto_generichash_state *hash)
+{
+    if (sodium_init() >= 0) { /* it selects the fastest implementation */
+        crypto_generichash_init(hash, NULL, 0, DIGEST_BYTES);
+    }
+}
+
+static void hash_end(crypto_generichash_state *hash, char digest[CHECKED_DIGEST_HEX + 1])
+{
+    uint8_t bytes[DIGEST_BYTES];
+    crypto_generichash_final(hash, bytes, sizeof bytes);
+    sodium_bin2hex(digest, CHECKED_DIGEST_HEX + 1, bytes, sizeof bytes);
+}
+
+void checked_digest(const uint8_t *bytes, size_t size, char digest[CHECKED_DIGEST_HEX + 1])
+{
+    crypto_generichash_state hash;
+    hash_begin(&hash);
+    crypto_generichash_update(&hash, bytes, size);
+    hash_end(&hash, digest);
+}
+
+bool checked_digest_file(const char *path, char digest[CHECKED_DIGEST_HEX + 1], struct error *error)
+{
+    crypto_generichash_state hash;
+    uint8_t piece[PIECE];
+    ssize_t got = -1;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return file_error(error, path, "cannot be opened", errno);
+    }
+    hash_begin(&hash);
+    while ((got = read(fd, piece, sizeof piece)) > 0) {
+        crypto_generichash_update(&hash, piece, (size_t)got);
+    }
+    const int reason = errno;
+    close(fd);
+    hash_end(&hash, digest);
+    return got == 0 || file_error(error, path, "cannot be read", reason);
 }

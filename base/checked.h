@@ -35,4 +35,9 @@ bool checked_write(const char *path, const void *bytes, size_t size, struct erro
 /* As file_read. */
 bool checked_read(const char *path, size_t limit, uint8_t **bytes, size_t *size, struct error *error);
 
+/* The digest (BLAKE2b) of a whole file, which nobody can find another file for. */
+enum { CHECKED_DIGEST_HEX = 64 };
+void checked_digest(const uint8_t *bytes, size_t size, char digest[CHECKED_DIGEST_HEX + 1]);
+bool checked_digest_file(const char *path, char digest[CHECKED_DIGEST_HEX + 1], struct error *error);
+
 #endif

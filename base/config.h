@@ -11,10 +11,12 @@
 #ifndef BASE_CONFIG_H
 #define BASE_CONFIG_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/config.h"
 #include "base/config/kinds.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -66,7 +68,7 @@ struct config_cluster {
     int task_index;                  /* CONFIG_AUTO: worker/remote/place.h finds one */
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
-    int ps_count, base_port;         /* for cluster=slurm: base/config/slurm.h */
+    int ps_count, base_port;         /* for cluster=slurm: base/config/scheduler.h */
     bool issync;
     int replicas_to_aggregate;       /* gradients per synchronous step; 0 = one per worker */
     int min_replicas;                /* fewest gradients for a synchronous step */
@@ -78,6 +80,7 @@ struct config_cluster {
     int max_staleness;               /* steps a worker may be ahead of the slowest; 0 = no limit */
     enum wire_dtype wire_dtype;      /* of gradients and parameters on the wire */
     double wire_top;                 /* share of a gradient's elements sent, the largest first; 1 = all */
+    bool local;                      /* exchange through shared memory with members on this machine */
     int pipeline_depth;              /* pushes that may be in flight while the next step computes */
     double lease_secs;               /* a member not heard from for this long counts as lost */
     double recovery_wait_secs;       /* longest delay between reconnects to a lost ps */
@@ -143,7 +146,7 @@ static inline int config_net_inputs(const struct config_model *model, int net)
     return net < model->net_count && model->net_inputs[net] > 0 ? model->net_inputs[net] : model->layers[0];
 }
 
-/* What validation measures; METRIC_AUTO: evaluation_best_metric (worker/evaluate.h) says. */
+/* What validation measures; METRIC_AUTO: evaluation_best_metric (worker/evaluation/evaluate.h) says. */
 enum metric {
     METRIC_AUTO,
     METRIC_LOSS,
@@ -299,9 +302,9 @@ struct config_output {
     double save_model_secs;    /* 0 = not by time */
     int max_to_keep;           /* 0 = all */
     double keep_every_n_hours; /* 0 = none kept for good */
-    int kept_rows;             /* held-out rows stored in each checkpoint (worker/kept_rows.h); or CONFIG_AUTO */
-    char *checkpoint_key;      /* file with the secret of checkpoints' digests; "" = none */
-    bool shared_files;         /* files of a run may be read by other users, as the umask says */
+    int kept_rows;        /* held-out rows stored in each checkpoint (worker/evaluation/kept_rows.h); or CONFIG_AUTO */
+    char *checkpoint_key; /* file with the secret of checkpoints' digests; "" = none */
+    bool shared_files;    /* files of a run may be read by other users, as the umask says */
     int64_t log_steps;
     int64_t validate_steps;       /* 0 = at the end of every epoch */
     char *summary_dir;            /* "" = a folder in train_dir, if there is one */
@@ -358,10 +361,9 @@ void config_defaults(struct config *config);
 
 /*
  * Applies in turn, each overriding the one before: defaults; the file; the version rolled out to this machine, if it is
- * newer than the file's fleet.version (base/config/versions.h); the scheduler's environment variables (TF_CONFIG:
- * base/config/tf_config.h; with cluster=slurm Slurm's variables: base/config/slurm.h); the settings. Then checks ranges
- * and relations. path NULL: config.json in the current folder if there is one. On failure the config is left empty and
- * need not be freed.
+ * newer than the file's fleet.version (base/config/versions.h); the scheduler's environment variables (TF_CONFIG; with
+ * cluster=slurm Slurm's: base/config/scheduler.h); the settings. Then checks ranges and relations. path NULL:
+ * config.json in the current folder if there is one. On failure the config is left empty and need not be freed.
  */
 bool config_load(struct config *config, const char *path, const struct config_setting *settings, int setting_count,
                  struct error *error);
@@ -457,5 +459,41 @@ const char *config_loss_name(enum loss_kind loss);
 bool loss_is_of_numbers(enum loss_kind loss); /* not of classes, nor of yes and no */
 const char *config_metric_name(enum metric metric);
 const char *config_precision_name(enum precision precision);
+
+/* --- Polling intervals --- */
+
+/*
+ * Polling intervals of idle members, in seconds: long enough that thousands of members cost a ps next to nothing, short
+ * enough to renew their leases. Also, when members reconnect after a ps restarts.
+ */
+
+/* The interval between a worker's heartbeats. */
+static inline double pace_beat_s(const struct config_cluster *cluster)
+{
+    return fmin(cluster->lease_secs / 3, config_pace_s(cluster, 1));
+}
+
+/* The longest time that a ps holds the request of a worker waiting for a round; the worker is silent meanwhile. */
+static inline double pace_round_s(const struct config_cluster *cluster)
+{
+    return fmin(config_pace_s(cluster, 1), fmax(5, cluster->lease_secs / 4));
+}
+
+/* The interval between a member's reports to ps 0 while nothing is rolled out: how late it may hear of a rollout. */
+static inline double pace_report_s(const struct config_cluster *cluster)
+{
+    return fmin(config_pace_s(cluster, 0.5), 20);
+}
+
+/*
+ * When a ps restarts, all its peers reconnect, and each handshake takes both ends milliseconds. So worker 0, which has
+ * the model, comes first; links that training needs follow within this time, at random; links that can wait come after
+ * them, within as long again. Next to nothing for few workers, and bounded for very many, whom a listener admits in
+ * turn anyway.
+ */
+static inline double pace_return_s(const struct config_cluster *cluster)
+{
+    return fmin(0.01 * cluster->worker_hosts.count, fmin(1, cluster->lease_secs / 8));
+}
 
 #endif

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/text/json.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
 
 enum { LINE_BYTES = 2048 };
 

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -16,9 +17,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "base/cgroup.h"
 #include "base/cpu.h"
 #include "base/memory.h"
 #include "base/profile.h"
@@ -211,4 +212,30 @@ void pool_barrier(struct pool *pool)
         PROFILE("wait for other threads");
         counter_await(&pool->barriers, barrier, pool->spin_rounds);
     }
+}
+
+/* --- Waiting until a deadline --- */
+
+/* pthread's conditions, with the monotonic clock and relative times. */
+
+void condition_create(pthread_cond_t *condition)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+bool condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double most_s)
+{
+    static const long SECOND_NS = 1000000000;
+    struct timespec until;
+    double whole_s;
+    const double part_s = modf(fmax(most_s, 0), &whole_s);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)(part_s * (double)SECOND_NS);
+    until.tv_sec += (time_t)whole_s + until.tv_nsec / SECOND_NS;
+    until.tv_nsec %= SECOND_NS;
+    return pthread_cond_timedwait(condition, mutex, &until) == 0;
 }

@@ -8,6 +8,7 @@
 #ifndef BASE_THREADS_H
 #define BASE_THREADS_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -17,7 +18,7 @@ enum { POOL_MAX_THREADS = 64 };
 
 struct pool;
 
-/* The CPUs this process may use: its affinity mask, bounded by its cgroups' CPU quota (base/cgroup.h); at least 1. */
+/* The CPUs this process may use: its affinity mask, bounded by its cgroups' CPU quota (base/memory.h); at least 1. */
 int threads_available(void);
 
 /*
@@ -44,5 +45,21 @@ void pool_run(struct pool *pool, void (*work)(void *context, int thread), void *
 
 /* Called inside pool_run by every thread of the team; returns once all have arrived. A full memory barrier. */
 void pool_barrier(struct pool *pool);
+
+/* --- Waiting until a deadline --- */
+
+/*
+ * Conditions that can be waited for by the clock that never goes back: the default of the system is the wall clock,
+ * which people set.
+ */
+
+/* To be destroyed by pthread_cond_destroy. */
+void condition_create(pthread_cond_t *condition);
+
+/*
+ * As pthread_cond_wait, but no longer than this; below 0 is no time at all. false: it was that long. As ever, it may
+ * return early for nothing.
+ */
+bool condition_wait_for(pthread_cond_t *condition, pthread_mutex_t *mutex, double most_s);
 
 #endif

@@ -4,7 +4,7 @@
  *
  * All are in one epoll set, whose events carry a session's address or, with the lowest bit set, a pending socket.
  */
-#include "net/accept_queue.h"
+#include "net/listener_internal.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "net/endpoint.h"
+#include "net/socket.h"
 
 /* --- Handshake tokens --- */
 

@@ -20,8 +20,9 @@
 
 #include "base/clock.h"
 #include "base/copy.h"
-#include "base/sanitizer.h"
+#include "base/memory.h"
 #include "base/simulation.h"
+#include "net/local.h"
 #include "net/transport.h"
 
 /* TLS records are sent once this many bytes have gathered: the peer decrypts these while we encrypt the next ones. */
@@ -41,9 +42,37 @@ ptrdiff_t transport_fail(struct connection *connection, enum connection_state st
     return TRANSPORT_FAILED;
 }
 
+/* As recvmsg and sendmsg, wherever the connection's bytes travel. */
+static ssize_t receive_bytes(const struct connection *connection, struct iovec *parts, uint16_t count)
+{
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    return connection->local ? local_receive(connection->local, connection->fd, parts, count)
+                             : recvmsg(connection->fd, &message, 0);
+}
+
+static ssize_t send_bytes(const struct connection *connection, struct iovec *parts, uint16_t count)
+{
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    return connection->local ? local_send(connection->local, connection->fd, parts, count)
+                             : sendmsg(connection->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* As wake_wait, wherever the connection's bytes travel. */
+static enum wake_result wait_bytes(const struct connection *connection, short events, double deadline_s)
+{
+    if (connection->local) {
+        if (!local_must_wait(connection->local, (events & POLLOUT) != 0)) {
+            return WAKE_READY;
+        }
+        events = POLLIN;
+    }
+    return wake_wait(connection->fd, events, connection->wake, deadline_s);
+}
+
 void transport_send_now(const struct connection *connection, const void *bytes, size_t size)
 {
-    ssize_t ignored = send(connection->fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    struct iovec part = {(void *)(uintptr_t)bytes, size} /* which only receiving would change */;
+    ssize_t ignored = send_bytes(connection, &part, 1);
     (void)ignored;
 }
 
@@ -108,10 +137,9 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
     assert(size == 0 || connection->in_end == 0);
     struct iovec parts[] = {{bytes, size},
                             {connection->in + connection->in_end, CONNECTION_BUFFER - connection->in_end}};
-    struct msghdr message = {.msg_iov = size > 0 ? parts : parts + 1, .msg_iovlen = size > 0 ? 2 : 1};
     ssize_t got;
     do {
-        got = recvmsg(connection->fd, &message, 0);
+        got = receive_bytes(connection, size > 0 ? parts : parts + 1, size > 0 ? 2 : 1);
     } while (got < 0 && errno == EINTR);
     if (got == 0) {
         return TRANSPORT_END;
@@ -143,13 +171,13 @@ static enum wake_result wait_for(struct connection *connection, short events, do
 {
     const double timeout_s = connection->timeout_s;
     if (timeout_s <= 0) {
-        return wake_wait(connection->fd, events, connection->wake, deadline_s);
+        return wait_bytes(connection, events, deadline_s);
     }
     double now_s = clock_monotonic_s(), moved_s = now_s;
     size_t unsent = connection_unsent(connection);
     for (;;) {
         double until_s = fmin(deadline_s, fmin(now_s + timeout_s / 8, moved_s + timeout_s));
-        enum wake_result how = wake_wait(connection->fd, events, connection->wake, until_s);
+        enum wake_result how = wait_bytes(connection, events, until_s);
         if (how != WAKE_TIMEOUT) {
             return how;
         }
@@ -192,8 +220,7 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
                        double deadline_s, struct error *error)
 {
     while (count > 0) {
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-        ssize_t sent = sendmsg(connection->fd, &message, MSG_NOSIGNAL);
+        ssize_t sent = send_bytes(connection, parts, count);
         if (sent < 0 && errno == EAGAIN) {
             enum wake_result how = wait_for(connection, POLLOUT, deadline_s);
             if (how == WAKE_READY && was_late(&connection->out_due, deadline_s, clock_monotonic_s())) {
@@ -294,10 +321,16 @@ bool connection_is_empty(const struct connection *connection)
            (!connection->transport->gathered || connection->transport->gathered(connection) == 0);
 }
 
+/* Without waiting: has something come by shared memory since the last look? If not, the socket will show it. */
+static bool has_come_locally(const struct connection *connection)
+{
+    return connection->local && !local_must_wait(connection->local, false);
+}
+
 bool connection_park(struct connection *connection)
 {
     assert(connection->state == CONNECTION_OPEN);
-    if (!connection_is_empty(connection)) {
+    if (!connection_is_empty(connection) || has_come_locally(connection)) {
         return false;
     }
     return_buffers(connection);
@@ -408,8 +441,14 @@ void connection_close(struct connection *connection)
                            connection->out_end - connection->out_start);
     }
     close(connection->fd);
+    local_free(connection->local);
     return_buffers(connection);
     free(connection);
+}
+
+bool connection_is_local(const struct connection *connection)
+{
+    return connection->local;
 }
 
 bool connection_read(struct connection *connection, void *bytes, size_t size, double deadline_s, struct error *error)
@@ -521,7 +560,9 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
         if (got == TRANSPORT_END || connection->transport->pending(connection, NULL) > 0) {
             return true;
         }
-        enum wake_result how = late ? WAKE_TIMEOUT : wake_wait(connection->fd, POLLIN, connection->wake, deadline_s);
+        enum wake_result how = !late                          ? wait_bytes(connection, POLLIN, deadline_s)
+                               : has_come_locally(connection) ? WAKE_READY
+                                                              : WAKE_TIMEOUT;
         if (how != WAKE_READY) {
             *ready = false;
             return true;
@@ -547,6 +588,9 @@ double connection_last_received_s(const struct connection *connection)
 
 size_t connection_unsent(const struct connection *connection)
 {
+    if (connection->local) {
+        return local_unsent(connection->local);
+    }
     int bytes = 0; /* TIOCOUTQ of a socket (SIOCOUTQ, tcp(7)): what is not acknowledged */
     return ioctl(connection->fd, TIOCOUTQ, &bytes) == 0 && bytes > 0 ? (size_t)bytes : 0;
 }
@@ -629,5 +673,30 @@ static const char *plain_cipher(const struct connection *connection)
     return "plain TCP";
 }
 
+static const char *local_cipher(const struct connection *connection)
+{
+    (void)connection;
+    return "shared memory";
+}
+
 const struct transport_table transport_plain = {
     .cipher = plain_cipher, .read = plain_read, .pending = plain_pending, .close = plain_close};
+
+/* Nothing is encoded in shared memory either. */
+static const struct transport_table transport_local = {
+    .cipher = local_cipher, .read = plain_read, .pending = plain_pending, .close = plain_close};
+
+bool connection_move(struct connection *connection, struct local *local, int fd, struct error *error)
+{
+    assert(connection->state == CONNECTION_OPEN && !connection->local);
+    if (!connection_is_empty(connection) || dup2(fd, connection->fd) < 0) { /* the descriptor's number stays */
+        close(fd);
+        local_free(local);
+        return error_set(error, "%s sent something before it moved to shared memory", connection->name);
+    }
+    close(fd);
+    connection->transport->close(connection, false);
+    connection->transport = &transport_local;
+    connection->local = local;
+    return true;
+}

@@ -23,11 +23,11 @@
 #include <sys/uio.h>
 
 #include "base/error.h"
-#include "net/endpoint.h"
 #include "net/member.h"
 #include "net/socket.h"
 
 struct credentials;
+struct local;
 
 enum {
     CONNECTION_BUFFER = 256 * 1024,         /* bytes batched into one send or receive */
@@ -63,6 +63,13 @@ bool connection_connect(struct connection **connection, const struct address *ad
 bool connection_serve(struct connection **connection, int fd, const char *peer, const struct credentials *credentials,
                       const struct wake *wake, double deadline_s, struct error *error);
 
+/*
+ * Moves an open connection to shared memory (net/local.h), which it takes over, with the socket that goes with it. The
+ * peer has agreed, and nothing is left in the buffers of either side. Fails if something is.
+ */
+bool connection_move(struct connection *connection, struct local *local, int fd, struct error *error);
+bool connection_is_local(const struct connection *connection);
+
 /* Announces the end to the peer, if that does not block, and frees the connection. NULL is fine. */
 void connection_close(struct connection *connection);
 
@@ -85,7 +92,7 @@ size_t connection_peek(const struct connection *connection, const uint8_t **byte
 
 /*
  * connection_park releases the buffers if they are empty. False: they are not, perhaps because of half a record, the
- * other half of which must be awaited with connection_wait. A parked connection allows only connection_resume,
+ * other half of which must be awaited with connection_wait; or something has just come. A parked connection allows only connection_resume,
  * connection_close, and the queries below. Resuming one that is not parked is fine; if memory is out, resuming fails
  * and it stays parked.
  */
@@ -111,7 +118,7 @@ void connection_rename(struct connection *connection, const struct member *membe
 
 /* The member named in the peer's certificate; MEMBER_NONE with a fleet key or plain TCP. */
 struct member connection_credential(const struct connection *connection);
-const char *connection_cipher(const struct connection *connection); /* "TLS1-3-AES-256-GCM-SHA384", "plain TCP" */
+const char *connection_cipher(const struct connection *connection); /* "TLS1-3-AES-256-GCM-SHA384", "plain TCP", "shared memory" */
 
 /* Bytes on the wire since it was opened. */
 uint64_t connection_bytes_in(const struct connection *connection);

@@ -12,6 +12,9 @@
 #include <cJSON.h>
 #include <sodium.h>
 
+#include "base/text/text.h"
+#include "net/local.h"
+
 enum { DIFFERENCES_SHOWN = 3, DIFFERENCE_DEPTH = 8 };
 
 uint64_t handshake_new_incarnation(void)
@@ -295,4 +298,25 @@ void handshake_describe_difference(void *context, const char *their_name, const 
     }
     cJSON_Delete(their_json);
     cJSON_Delete(our_json);
+}
+
+bool handshake_offer_memory(struct channel *channel, double deadline_s, struct error *why_not, struct error *error)
+{
+    struct local_offer offer;
+    struct local *local;
+    char shown[256];
+    int fd;
+    why_not->text[0] = '\0';
+    if (!local_offer(&offer, why_not)) {
+        return true;
+    }
+    const struct message_local message = {.name = offer.name, .secret = offer.secret};
+    bool open = channel_call(channel, MESSAGE_local, &message, MESSAGE_local_taken, deadline_s, NULL, error);
+    if (open && channel->message.local_taken.why_not[0] != '\0') {
+        error_set(why_not, "%s", printable(shown, sizeof shown, channel->message.local_taken.why_not));
+    } else if (open) { /* the peer has moved: there is no way back */
+        open = local_accept(&local, &fd, &offer, error) && connection_move(channel->connection, local, fd, error);
+    }
+    local_offer_end(&offer);
+    return open;
 }

@@ -59,6 +59,13 @@ struct peer {
 bool handshake_connect(struct channel *channel, const struct hello_identity *identity, const struct member *expected,
                        struct peer *peer, double deadline_s, uint16_t *reason, struct error *error);
 
+/*
+ * After handshake_connect, to a peer on this machine: offers to move the connection to shared memory (net/local.h) and,
+ * if the peer takes the offer, moves it. *why_not: empty if it has moved; else why it stays as it was. False: the
+ * connection is lost.
+ */
+bool handshake_offer_memory(struct channel *channel, double deadline_s, struct error *why_not, struct error *error);
+
 /* The answering side's hooks, which its role provides. They are called on the thread that serves the connection. */
 struct handshake_rules {
     /*

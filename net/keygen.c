@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "net/credentials.h"
 #include "net/member.h"
-#include "net/minisign.h"
 #include "net/operator_key.h"
 
 enum { DEFAULT_DAYS = 365, MAX_DAYS = 36500 };

@@ -14,7 +14,8 @@
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/simulation.h"
-#include "net/endpoint.h"
+#include "net/socket.h"
+#include "net/local.h"
 
 static const double FIRST_DELAY_S = 0.02, LONGEST_DELAY_S = 1.0;
 static const double SLICE_S = 0.1; /* the longest wait of link_await_try */
@@ -224,6 +225,23 @@ static bool is_final(uint16_t reason)
     return reason != 0 && reason != REFUSAL_BUSY && reason != REFUSAL_BEHIND && reason != REFUSAL_AHEAD;
 }
 
+/* False: the connection is lost; it is opened again, without such an offer. */
+static bool offer_memory(struct link *link, double deadline_s, struct error *error)
+{
+    struct error why_not;
+    const bool open = handshake_offer_memory(&link->channel, deadline_s, &why_not, error);
+    link->not_local = !open || why_not.text[0] != '\0';
+    if (open && link->not_local && !link->quiet) {
+        log_info("%s is on this machine, but not by shared memory: %s", link->name, why_not.text);
+    }
+    return open;
+}
+
+static bool is_worth_an_offer(const struct link *link)
+{
+    return link->options.local && !link->not_local && local_is_same_machine(connection_fd(link->channel.connection));
+}
+
 static enum link_try try_now(struct link *link, struct error *error)
 {
     const struct hello_options *self = &link->options.self;
@@ -237,9 +255,12 @@ static enum link_try try_now(struct link *link, struct error *error)
     }
     channel_open(&link->channel, connection);
     const struct hello_identity hello = self->hello(self->context);
-    const bool welcome = handshake_connect(&link->channel, &hello, &link->member, &peer, deadline_s, &reason, error);
+    bool welcome = handshake_connect(&link->channel, &hello, &link->member, &peer, deadline_s, &reason, error);
     if (welcome || reason != 0) {
         atomic_store(&link->options.traffic->answer_within_s, 0);
+    }
+    if (welcome && is_worth_an_offer(link)) {
+        welcome = offer_memory(link, deadline_s, error);
     }
     if (welcome) {
         link->incarnation = peer.incarnation;

@@ -16,7 +16,7 @@
 #include "base/text/address.h"
 #include "net/channel.h"
 #include "net/handshake.h"
-#include "net/wake.h"
+#include "net/socket.h"
 
 enum {
     LINK_ANSWER_S = 30,       /* to answer a request that needs no waiting, and to complete a frame; the idle timeout
@@ -54,6 +54,7 @@ struct link_options {
        set, the first retry comes at a random time between the two instead. 0: only doubling delays. */
     double return_after_s, return_within_s;
     double logged_after_s; /* shorter waits are not logged; 0: 1 s */
+    bool local;            /* exchanges through shared memory with a peer on this machine (net/local.h) */
     bool quiet;            /* nothing is logged: the owner does that */
     bool retries_refusals; /* a refusal is not final: retry */
 };
@@ -66,6 +67,7 @@ struct link {
     struct address address;
     char name[CONNECTION_NAME]; /* "ps 0 (a:2222)" */
     bool quiet;
+    bool not_local;         /* to this peer it failed: the link stays as it is */
     double timeout_s;       /* for one try */
     double idle_timeout_s;  /* limit on silence while an answer is owed */
     struct channel channel; /* closed: channel.connection is NULL */

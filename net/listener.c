@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/condition.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "net/listener_internal.h"
 #include "net/socket.h"
 

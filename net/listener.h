@@ -9,7 +9,7 @@
  * nor do slow ones hold up the rest: if none is free for LISTENER_SLOW_S, one more is started. There are never more
  * threads than places.
  *
- * Under attack: a connection that has sent nothing yet is in the accept queue (net/accept_queue.h), without a thread.
+ * Under attack: a connection that has sent nothing yet is in the accept queue (net/admission.h), without a thread.
  * One with a handshake token, as members have, is served at once. All others are unauthenticated and share little: few
  * handshakes at a time, a small part of one CPU (net/admission.h), and at most half of that per address. Members never
  * wait for them, nor lose a place to one. Every full queue drops its oldest entry, so that idle connections cannot
@@ -31,7 +31,7 @@
 #include "net/admission.h"
 #include "net/channel.h"
 #include "net/handshake.h"
-#include "net/wake.h"
+#include "net/socket.h"
 
 enum {
     LISTENER_SPARE = 64,         /* unauthenticated handshakes; those of members, beyond the ones expected at once */

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "net/bytes.h"
 
 enum field_kind {

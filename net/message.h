@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "net/message.h"
 #include "net/message_table.h"
 
 /* MESSAGE_hello = 1, ... */
@@ -232,5 +233,20 @@ static inline uint32_t generation_after(uint32_t generation)
 {
     return generation == UINT32_MAX ? 1 : generation + 1;
 }
+
+/* --- Spans --- */
+
+/*
+ * Names of the spans by which `trainer profile` pairs a worker's requests with a ps's answers, and so aligns their
+ * clocks (worker/export/profile.c). Members' profile files contain them: renaming one makes older profiles unalignable.
+ */
+
+/* On the worker. */
+#define SPAN_SEND_PUSH      "send push"
+#define SPAN_RECEIVE_ANSWER "receive answer"
+
+/* On the ps: a request is named after its message, and the answer to a push or pull lies within it. */
+#define SPAN_PUSH         message_name(MESSAGE_push)
+#define SPAN_SEND_CHANGES "send changes"
 
 #endif

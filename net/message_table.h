@@ -92,7 +92,11 @@
                                              "last one flagged and of no worker")                                      \
     MESSAGE(47, get_place,     0,            "from a worker without an index to ps 0: asks for a free one; answered "  \
                                              "by place")                                                               \
-    MESSAGE(48, place,         0,            "answers get_place: the worker's index")
+    MESSAGE(48, place,         0,            "answers get_place: the worker's index")                                  \
+    MESSAGE(49, local,         0,            "from a worker: offers to move this connection to shared memory; "        \
+                                             "answered by local_taken")                                                \
+    MESSAGE(50, local_taken,   0,            "answers local: whether all that follows, in both directions, is in "     \
+                                             "shared memory")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -402,6 +406,13 @@
 
 #define MESSAGE_FIELDS_place(FIELD)                                                                                    \
     FIELD(I32,    index,           0,       "of the worker that asked")
+
+#define MESSAGE_FIELDS_local(FIELD)                                                                                    \
+    FIELD(TEXT,   name,            32,      "of the Unix socket where the sender waits: 32 hexadecimal digits")        \
+    FIELD(TEXT,   secret,          32,      "what must come with the memory, likewise")
+
+#define MESSAGE_FIELDS_local_taken(FIELD)                                                                              \
+    FIELD(TEXT,   why_not,         1024,    "empty: it is taken")
 
 #define MESSAGE_FIELDS_rollout(FIELD)                                                                                  \
     FIELD(U8,     order,           9,       "to the member: 0 nothing, 1 stage, 2 switch, 3 go back, 4 restore, 5 "    \

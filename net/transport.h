@@ -13,6 +13,7 @@
 
 #include "net/connection.h"
 
+struct local;
 struct tls;
 
 /* Results of an operation, besides byte counts. */
@@ -71,6 +72,7 @@ struct connection {
     double last_received_s;
     struct member credential;
     struct tls *tls; /* NULL: plain */
+    struct local *local; /* its bytes travel in shared memory, and fd only wakes; NULL: by fd */
     uint8_t *in;     /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it is parked */
     size_t in_start, in_end;
     uint8_t *out; /* [CONNECTION_BUFFER]: to be sent; right after `in` */

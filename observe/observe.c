@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "net/endpoint.h"
+#include "net/socket.h"
 #include "observe/guard.h"
 
 enum {
@@ -37,12 +37,7 @@ static struct {
     bool had_source; /* since it serves */
     struct api_extras extras;
     /* Used by the server's thread only: the state to compare with the next second's. */
-    struct seen {
-        char role[12];
-        int task;
-        bool is_missing;
-    } * seen;
-    int seen_count, generation;
+    int generation;
     char phase[BOARD_TEXT];
 } self = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
@@ -82,8 +77,7 @@ static void fill_in_itself(struct board *board)
     own->generation = numbers.generation;
     own->global_step = numbers.global_step;
     own->local_step = numbers.local_step;
-    own->has_version = numbers.digest[0] != '\0';
-    own->config_version = numbers.config_version;
+    own->config_version = numbers.digest[0] != '\0' ? numbers.config_version : -1;
     own->steps_per_s = board->steps_per_s;
     own->loss = board->loss;
     own->dropped = numbers.stale + numbers.not_finite;
@@ -95,47 +89,13 @@ static void fill_in_itself(struct board *board)
     own->gpu_percent = board->gpu_percent;
 }
 
-static const struct seen *seen_before(const struct board_member *member)
-{
-    for (int i = 0; i < self.seen_count; i++) {
-        if (self.seen[i].task == member->task && strcmp(self.seen[i].role, member->role) == 0) {
-            return &self.seen[i];
-        }
-    }
-    return NULL;
-}
-
-/* Members that joined or left since the last second, as events. */
-static void report_members(const struct board *board)
-{
-    struct seen *now = calloc((size_t)board->member_count + 1, sizeof *now);
-    for (int i = 0; now && i < board->member_count; i++) {
-        const struct board_member *member = &board->members[i];
-        const struct seen *before = seen_before(member);
-        const bool was_missing = !before || before->is_missing;
-        char name[24];
-        snprintf(now[i].role, sizeof now[i].role, "%s", member->role);
-        now[i].task = member->task;
-        now[i].is_missing = member->is_missing;
-        snprintf(name, sizeof name, "%s %d", member->role, member->task);
-        if (self.seen && was_missing && !member->is_missing) {
-            add_event("joined", name, member->global_step, "%s is here, from %.100s", name, member->host);
-        } else if (self.seen && !was_missing && member->is_missing) {
-            add_event("lost", name, member->global_step, "%s is lost", name);
-        }
-    }
-    free(self.seen);
-    self.seen = now;
-    self.seen_count = now ? board->member_count : 0;
-}
-
 static void report_changes(struct board *board)
 {
     struct board_numbers numbers;
     char phase[BOARD_TEXT];
     board_copy(board, &numbers);
     if (board->member_count > 1) {
-        report_members(board);
+        board_compare_members(board, false);
     }
     if (self.generation != 0 && numbers.generation > self.generation) {
         add_event("restored", NULL, numbers.global_step, "generation %d begins at step %lld", numbers.generation,
@@ -272,8 +232,6 @@ void observe_stop(enum board_state end)
         board_destroy(&self.board);
     }
     guard_free(&self.guard);
-    free(self.seen);
-    self.seen = NULL;
 }
 
 /* --- Reports from a role --- */

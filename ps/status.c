@@ -12,7 +12,7 @@
 #include "base/memory.h"
 #include "net/link.h"
 #include "net/member.h"
-#include "net/wake.h"
+#include "net/socket.h"
 
 /* --- For display --- */
 
@@ -21,11 +21,10 @@ void status_show(struct board_member *member, const struct message_status *statu
     *member =
         (struct board_member){.task = status->index,
                               .is_missing = status->state == STATE_ABSENT || status->state == STATE_LOST,
-                              .has_version = status->digest[0] != '\0',
                               .silent_ms = status->silent_ms == UINT32_MAX ? -1 : (int64_t)status->silent_ms,
                               .global_step = status->global_step,
                               .local_step = status->local_step,
-                              .config_version = (int64_t)status->fleet_version,
+                              .config_version = status->digest[0] != '\0' ? (int64_t)status->fleet_version : -1,
                               .generation = (int)status->generation,
                               .staleness = (int)status->staleness,
                               .steps_per_s = (double)status->steps_per_s,
@@ -393,7 +392,6 @@ static void merge_answers(struct status_query *query)
         const struct board_member *reply = &first->entries[k];
         if (reply->silent_ms >= 0) {
             merged->entries[k].config_version = reply->config_version;
-            merged->entries[k].has_version = reply->has_version;
             memcpy(merged->entries[k].digest, reply->digest, sizeof reply->digest);
         }
     }

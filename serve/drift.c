@@ -1,5 +1,5 @@
 /* Bins are computed once, from the reference; incoming rows are only counted. An empty bin counts as half a row. */
-#include "serve/drift.h"
+#include "serve/model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,12 +8,12 @@
 
 #include "base/file.h"
 #include "base/random/philox.h"
+#include "worker/data/dataset.h"
 #include "worker/data/image.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
-#include "worker/dataset.h"
+#include "worker/evaluation/metrics.h"
 #include "worker/export/outcome.h"
-#include "worker/metrics.h"
 
 enum { MOST_READ = 1000000 };
 

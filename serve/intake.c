@@ -2,7 +2,7 @@
  * Training sees images as bytes. Clients may send numbers: whole levels of grey are treated as bytes, with the same
  * bits; others go through an engine that accepts numbers.
  */
-#include "serve/intake.h"
+#include "serve/work.h"
 
 #include <math.h>
 #include <stdlib.h>

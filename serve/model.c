@@ -2,20 +2,23 @@
 #include "serve/model.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
+#include "base/encoding/crc32c.h"
 #include "base/file.h"
-#include "base/text/printable.h"
-#include "base/text/utf8.h"
+#include "base/memory.h"
+#include "base/text/text.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
+#include "worker/evaluation/kept_rows.h"
 #include "worker/export/outcome.h"
-#include "worker/kept_rows.h"
 
 bool served_init(struct served *served, const char *name, const char *source, struct error *error)
 {
@@ -46,7 +49,7 @@ static void version_free(struct version *version)
     free(version->engines);
     free(version->wide_engines);
     drift_end(&version->drift);
-    budget_return(version->budget, version->bytes);
+    budget_return(version->budget, atomic_load(&version->bytes));
     trained_close(&version->trained);
     free(version);
 }
@@ -148,6 +151,19 @@ static bool check_version(struct version *version, struct error *error)
            error_wrap(error, "%s", version->path);
 }
 
+static bool make_engine(struct version *version, const struct examples *like, struct engine **engine,
+                        struct error *error)
+{
+    const size_t bytes = cpu_engine_most_bytes(&version->trained.model);
+    if (!memory_is_free(bytes, version->spare)) {
+        return error_set(error,
+                         "%s: out of memory: up to %.1f MiB for one of %d engines, beside the %.1f MiB that requests "
+                         "may take; use fewer --workers or a smaller --max_memory_mb",
+                         version->path, (double)bytes / 0x1p20, version->workers, (double)version->spare / 0x1p20);
+    }
+    return trained_engine(&version->trained, like, engine, error) || error_wrap(error, "%s", version->path);
+}
+
 static bool make_engines(struct version *version, struct error *error)
 {
     const size_t count = (size_t)version->workers;
@@ -158,25 +174,38 @@ static bool make_engines(struct version *version, struct error *error)
         return error_set(error, "%s: out of memory", version->path);
     }
     for (size_t i = 0; i < count; i++) {
-        if (!trained_engine(&version->trained, NULL, &version->engines[i], error)) {
-            return error_wrap(error, "%s", version->path);
+        if (!make_engine(version, NULL, &version->engines[i], error)) {
+            return false;
         }
     }
     return true;
 }
 
-/* Parameters as read, and each worker's copy. */
-static bool take_memory(struct version *version, struct error *error)
+static size_t parameter_bytes(const struct version *version)
 {
-    const size_t bytes = version->trained.model.float_count * sizeof(float) * (1 + (size_t)version->workers);
+    return version->trained.model.float_count * sizeof(float);
+}
+
+static bool take_memory(struct version *version, size_t bytes, struct error *error)
+{
     if (!budget_reserve(version->budget, bytes)) {
         return error_set(
             error,
             "%s: needs %.1f MiB beside the %.1f MiB already loaded; raise --max_models_mb or use fewer --workers",
             version->path, (double)bytes / 0x1p20, (double)atomic_load(&version->budget->used) / 0x1p20);
     }
-    version->bytes = bytes;
+    atomic_fetch_add(&version->bytes, bytes);
     return true;
+}
+
+struct engine *version_wide_engine(struct version *version, int worker, struct error *error)
+{
+    const int inputs = version_inputs(version);
+    const struct examples rows = {.inputs = inputs, .numbers = inputs};
+    struct engine **engine = &version->wide_engines[worker];
+    const bool done = *engine || (take_memory(version, parameter_bytes(version), error) &&
+                                  make_engine(version, &rows, engine, error));
+    return done ? *engine : NULL;
 }
 
 static bool watch_drift(const struct served *served, struct version *version, struct error *error)
@@ -216,7 +245,9 @@ static bool version_prepare(struct served *served, struct version *version, stru
     version->trained.config.train.batch_size = 1;  /* training's buffers are not needed */
     version->trained.config.data.max_bad_records = 0;
     version->loaded_s = clock_wall_s();
-    return check_names(version, error) && take_memory(version, error) && make_engines(version, error) &&
+    /* The parameters as read, and each worker's. */
+    const size_t bytes = parameter_bytes(version) * (1 + (size_t)version->workers);
+    return check_names(version, error) && take_memory(version, bytes, error) && make_engines(version, error) &&
            try_version(version, error) && check_version(version, error) && watch_drift(served, version, error);
 }
 
@@ -232,6 +263,7 @@ static bool version_load(struct served *served, struct version **loaded, struct 
     version->id = 1 + atomic_fetch_add(&ids, 1);
     version->workers = served->workers;
     version->budget = served->budget;
+    version->spare = served->spare;
     atomic_init(&version->holders, 1);
     const bool is_newest = !served->takes_best && file_is_folder(served->source);
     bool done = trained_open(&version->trained, served->config, is_newest ? "newest" : served->source, served->source,
@@ -243,10 +275,8 @@ static bool version_load(struct served *served, struct version **loaded, struct 
         version->number = checkpoint_file_info(file)->global_step;
         snprintf(version->path, sizeof version->path, "%s", checkpoint_path(file));
         snprintf(version->digest, sizeof version->digest, "%s", checkpoint_digest(file));
-        checkpoint_status(file, &version->status);
         is_other = !served->current || strcmp(served->current->digest, version->digest) != 0;
         if (!is_other) { /* a copy, or the same file touched */
-            served->current->status = version->status;
             snprintf(served->current->path, sizeof served->current->path, "%s", version->path);
         }
         done = !is_other || version_prepare(served, version, error);
@@ -261,27 +291,57 @@ static bool version_load(struct served *served, struct version **loaded, struct 
 
 /* --- Finding new checkpoints --- */
 
-static bool looks_like(const struct stat *one, const struct stat *other)
+/* What tells a file from another one, or from what it was before; never 0. */
+static uint64_t state_of(const char *name, const struct stat *status)
 {
-    return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_size == other->st_size &&
-           one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+    const uint64_t parts[] = {crc32c(name, strlen(name)),
+                              status->st_dev,
+                              status->st_ino,
+                              (uint64_t)status->st_size,
+                              (uint64_t)status->st_mtim.tv_sec,
+                              (uint64_t)status->st_mtim.tv_nsec};
+    return UINT64_C(1) << 32 | crc32c(parts, sizeof parts);
 }
 
-/* A folder changes when a file is added, and a file when it is replaced: the best one, and the one in service. */
-static bool look(struct served *served, struct stat *status, bool *changed)
+/* 0: no such file. */
+static uint64_t state_of_file(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 ? state_of(path, &status) : 0;
+}
+
+/* Of all its checkpoints, whichever order they are listed in; 0: there are none. */
+static uint64_t state_of_folder(const char *path)
+{
+    uint64_t sum = 0;
+    DIR *directory = opendir(path);
+    for (struct dirent *entry; directory && (entry = readdir(directory));) {
+        const char *end = strrchr(entry->d_name, '.');
+        struct stat status;
+        if (end && strcmp(end, ".safetensors") == 0 && fstatat(dirfd(directory), entry->d_name, &status, 0) == 0) {
+            sum += state_of(entry->d_name, &status);
+        }
+    }
+    if (directory) {
+        closedir(directory);
+    }
+    return sum;
+}
+
+/* The files that decide what is served: of a folder with a best checkpoint, that and the one in service. */
+static uint64_t look(const struct served *served)
 {
     char best[CHECKPOINT_MAX_PATH];
     struct error ignored;
-    struct stat own;
     const struct version *current = served->current; /* only this thread changes it */
-    memset(status, 0, sizeof *status);
-    const bool exists =
-        (served->takes_best && file_join(best, sizeof best, served->source, CHECKPOINT_BEST_NAME, &ignored) &&
-         stat(best, status) == 0) ||
-        stat(served->source, status) == 0;
-    *changed = !looks_like(status, &served->seen) ||
-               (current && stat(current->path, &own) == 0 && !looks_like(&own, &current->status));
-    return exists;
+    if (!file_is_folder(served->source)) {
+        return state_of_file(served->source);
+    }
+    if (!served->takes_best || !file_join(best, sizeof best, served->source, CHECKPOINT_BEST_NAME, &ignored) ||
+        !file_exists(best)) {
+        return state_of_folder(served->source);
+    }
+    return state_of_file(best) + (current && strcmp(current->path, best) != 0 ? state_of_file(current->path) : 0);
 }
 
 static void swap(struct served *served, struct version *version)
@@ -314,14 +374,13 @@ static void note_problem(struct served *served, const struct error *error)
 
 bool served_refresh(struct served *served, struct error *error)
 {
-    struct stat status;
-    bool changed;
+    enum { LOOKED = 1 };
     free_replaced(served);
-    const bool exists = look(served, &status, &changed);
-    if (served->current && (!exists || !changed)) {
+    const uint64_t files = look(served), state = files << 1 | LOOKED;
+    if (state == served->seen || (served->current && files == 0)) {
         return true;
     }
-    served->seen = status;
+    served->seen = state;
     struct version *version;
     if (!version_load(served, &version, error)) {
         note_problem(served, error);

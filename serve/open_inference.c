@@ -4,14 +4,14 @@
  * https://github.com/kserve/open-inference-protocol
  *
  * A picture is a row of one tensor, flat or [height, width]. Rows of a table are one tensor per column, or a single
- * tensor if all columns are numeric. serve/tensor.h decodes them.
+ * tensor if all columns are numeric. serve/protocol.h decodes them.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/tensor.h"
+#include "serve/protocol.h"
 
 enum { MOST_TENSORS = 4096, MOST_ID = 128, MOST_NAME = 256, MOST_OUTPUTS = 4 };
 

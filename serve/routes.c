@@ -1,17 +1,142 @@
 /* Paths are few and known; their parts (a model, a version, a verb) are parsed here, once. */
 #include "serve/routes.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/trust.h"
 #include "base/version.h"
-#include "observe/files.h"
+#include "observe/http/server.h"
 #include "observe/metrics.h"
-#include "serve/page.h"
 #include "serve/protocol.h"
+
+/* --- The access log --- */
+
+/* A log that can't be written is reported once and then skipped: predictions matter more. */
+
+enum { MOST_KEPT = 1 << 16 };
+
+/* A link is followed where nobody else can have put it: /dev/stdout, say. */
+static int open_file(const char *path, struct error *error)
+{
+    struct error ignored;
+    return file_append(path, 0640, file_exists(path) && trust_file(path, &ignored), error);
+}
+
+bool access_open(struct access_log *log, const char *path, struct error *error)
+{
+    *log = (struct access_log){.path = path, .fd = -1};
+    if (!path) {
+        return true;
+    }
+    log->fd = open_file(path, error);
+    return log->fd >= 0;
+}
+
+/* Continues in a new file if the old one was moved or deleted. */
+static void reopen(struct access_log *log)
+{
+    struct stat own, there;
+    if (fstat(log->fd, &own) == 0 && stat(log->path, &there) == 0 && own.st_ino == there.st_ino &&
+        own.st_dev == there.st_dev) {
+        return;
+    }
+    struct error ignored;
+    const int fd = open_file(log->path, &ignored);
+    if (fd >= 0) {
+        close(log->fd);
+        log->fd = fd;
+    }
+}
+
+/* each second */
+static void access_flush(struct access_log *log)
+{
+    struct error error;
+    size_t size;
+    if (!log->path || log->lines.size == 0) {
+        return;
+    }
+    reopen(log);
+    char *lines = text_buffer_take(&log->lines, &size);
+    const ssize_t written = lines ? write(log->fd, lines, size) : -1;
+    if (written != (ssize_t)size && !log->has_failed) {
+        file_error(&error, log->path, "cannot be written", lines && written < 0 ? errno : ENOSPC);
+        log_warning("%s; lines are lost", error.text);
+    }
+    log->has_failed = written != (ssize_t)size;
+    free(lines);
+}
+
+static void access_add(struct access_log *log, const struct http_logged *logged)
+{
+    struct text_buffer *lines = &log->lines;
+    if (!log->path) {
+        return;
+    }
+    lines->follows = false;
+    json_write_open(lines, NULL, '{');
+    json_write_time(lines, "time", clock_wall_s());
+    json_write_string(lines, "client", logged->client);
+    json_write_string(lines, "method", logged->method);
+    json_write_string(lines, "path", logged->path);
+    json_write_integer(lines, "status", logged->status);
+    json_write_integer(lines, "bytes", (int64_t)logged->bytes);
+    json_write_number(lines, "ms", logged->seconds * 1e3);
+    json_write_close(lines, '}');
+    text_buffer_add(lines, "\n");
+    if (lines->size >= MOST_KEPT) {
+        access_flush(log);
+    }
+}
+
+void access_close(struct access_log *log)
+{
+    access_flush(log);
+    if (log->path && log->fd >= 0) {
+        close(log->fd);
+    }
+    text_buffer_free(&log->lines);
+    log->path = NULL;
+}
+
+/* --- The page to try a model on, and the API description --- */
+
+/* Both are files (serve/page). */
+
+FILES_EMBED(try_page, "try.html");
+FILES_EMBED(try_style, "try.css");
+FILES_EMBED(try_script, "try.js");
+FILES_EMBED(openapi, "openapi.json");
+
+static const struct file files[] = {
+    {"/", "text/html; charset=utf-8", try_page, try_page_end},
+    {"/try.css", "text/css; charset=utf-8", try_style, try_style_end},
+    {"/try.js", "text/javascript; charset=utf-8", try_script, try_script_end},
+    {NULL, NULL, NULL, NULL},
+};
+
+static const struct file description = {"/openapi.json", "application/json", openapi, openapi_end};
+
+static void page_get(void *context, struct http_request *request)
+{
+    (void)context;
+    files_answer(files, request);
+}
+
+static void page_openapi(void *context, struct http_request *request)
+{
+    (void)context;
+    file_answer(&description, "Vary: Accept-Encoding\r\n", request);
+}
 
 /* --- answers --- */
 

@@ -5,14 +5,31 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "net/endpoint.h"
+#include "base/error.h"
+#include "base/text/json_writer.h"
+#include "net/socket.h"
 #include "observe/guard.h"
 #include "observe/http/server.h"
-#include "serve/access.h"
 #include "serve/model.h"
-#include "serve/pack.h"
 #include "serve/request_log.h"
 #include "serve/work.h"
+
+/* --- The access log --- */
+
+/*
+ * An access log: one JSON object for each answer. Lines are kept for up to a second and written together. A file that
+ * was moved away is created again, so that logrotate needs no signal. HTTP server's thread only, except open and close.
+ */
+
+struct access_log {
+    const char *path; /* borrowed; NULL: there is none */
+    int fd;
+    struct text_buffer lines;
+    bool has_failed; /* and the failure was logged, once */
+};
+
+bool access_open(struct access_log *log, const char *path, struct error *error);
+void access_close(struct access_log *log); /* fine on zeros */
 
 struct service {
     struct served *models; /* [count] */

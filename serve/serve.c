@@ -109,6 +109,7 @@ static bool add_model(struct service *service, const struct config *config, char
     served->workers = service->options.workers;
     served->takes_best = service->takes_best;
     served->budget = &service->budget;
+    served->spare = service->most_memory;
     return !service->log_options.folder || request_log_open(&served->log, &service->log_options, served->name, error);
 }
 

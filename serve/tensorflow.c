@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/tensor.h"
+#include "serve/protocol.h"
 
 struct tensorflow_form {
     bool by_columns;
@@ -116,79 +116,63 @@ static void put_row(struct text_buffer *body, const struct answers *answers, int
     json_write_close(body, ']');
 }
 
+/* ["cat", 0.8], ["dog", 0.2] */
+static void put_classes(struct text_buffer *body, const struct answers *answers, int row, struct outcome *outcome)
+{
+    const struct trained *trained = &answers->version->trained;
+    outcome_find(trained, answers->outputs, answers->wanted, row, outcome);
+    json_write_open(body, NULL, '[');
+    for (int i = 0; i < outcome->count; i++) {
+        char name[OUTCOME_NAME];
+        json_write_open(body, NULL, '[');
+        json_write_string(body, NULL, outcome_name(trained, i, name));
+        json_outcome(body, outcome, i);
+        json_write_close(body, ']');
+    }
+    json_write_close(body, ']');
+}
+
+/* {"name": [row, row, ...]} */
+static const char *write_rows(struct text_buffer *body, const struct answers *answers, const char *name,
+                              void (*put)(struct text_buffer *, const struct answers *, int row, struct outcome *))
+{
+    struct outcome outcome;
+    if (!outcome_create(&outcome, &answers->version->trained)) {
+        body->failed = true;
+        return NULL;
+    }
+    json_write_open(body, NULL, '{');
+    json_write_open(body, name, '[');
+    for (int row = 0; row < answers->count; row++) {
+        put(body, answers, row, &outcome);
+    }
+    json_write_close(body, ']');
+    json_write_close(body, '}');
+    outcome_free(&outcome);
+    return "application/json";
+}
+
 static const char *write_predictions(struct call *call, const struct answers *answers, struct text_buffer *body,
                                      char headers[512])
 {
     const struct tensorflow_form *form = call->format;
-    struct outcome outcome;
     (void)headers;
-    if (!outcome_create(&outcome, &answers->version->trained)) {
-        body->failed = true;
-        return NULL;
-    }
-    json_write_open(body, NULL, '{');
-    json_write_open(body, form->by_columns ? "outputs" : "predictions", '[');
-    for (int row = 0; row < answers->count; row++) {
-        put_row(body, answers, row, &outcome);
-    }
-    json_write_close(body, ']');
-    json_write_close(body, '}');
-    outcome_free(&outcome);
-    return "application/json";
+    return write_rows(body, answers, form->by_columns ? "outputs" : "predictions", put_row);
 }
 
-/* [["cat", 0.8], ["dog", 0.2]] for each row. */
+/* "results" is TensorFlow Serving's actual name, despite its documentation. */
 static const char *write_classes(struct call *call, const struct answers *answers, struct text_buffer *body,
                                  char headers[512])
 {
-    const struct trained *trained = &answers->version->trained;
-    struct outcome outcome;
-    (void)call;
-    (void)headers;
-    if (!outcome_create(&outcome, trained)) {
-        body->failed = true;
-        return NULL;
-    }
-    json_write_open(body, NULL, '{');
-    json_write_open(body, "results", '['); /* TensorFlow Serving's actual name, despite its documentation */
-    for (int row = 0; row < answers->count; row++) {
-        outcome_find(trained, answers->outputs, answers->wanted, row, &outcome);
-        json_write_open(body, NULL, '[');
-        for (int i = 0; i < outcome.count; i++) {
-            char name[OUTCOME_NAME];
-            json_write_open(body, NULL, '[');
-            json_write_string(body, NULL, outcome_name(trained, i, name));
-            json_outcome(body, &outcome, i);
-            json_write_close(body, ']');
-        }
-        json_write_close(body, ']');
-    }
-    json_write_close(body, ']');
-    json_write_close(body, '}');
-    outcome_free(&outcome);
-    return "application/json";
+    (void)call, (void)headers;
+    return write_rows(body, answers, "results", put_classes);
 }
 
-/* [29.9, 14.2] */
 static const char *write_numbers(struct call *call, const struct answers *answers, struct text_buffer *body,
                                  char headers[512])
 {
-    struct outcome outcome;
-    (void)call;
-    (void)headers;
-    if (!outcome_create(&outcome, &answers->version->trained)) {
-        body->failed = true;
-        return NULL;
-    }
-    json_write_open(body, NULL, '{');
-    json_write_open(body, "results", '[');
-    for (int row = 0; row < answers->count; row++) {
-        put_row(body, answers, row, &outcome);
-    }
-    json_write_close(body, ']');
-    json_write_close(body, '}');
-    outcome_free(&outcome);
-    return "application/json";
+    (void)call, (void)headers;
+    return write_rows(body, answers, "results", put_row);
 }
 
 static bool read_regression(struct call *call, struct intake *intake, struct error *error)

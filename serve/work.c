@@ -3,18 +3,97 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
 #include <zlib.h>
 
 #include "base/clock.h"
-#include "base/condition.h"
 #include "base/threads.h"
-#include "serve/pack.h"
 #include "serve/request_log.h"
 #include "worker/data/table/schema.h"
+
+/* --- Compressed answers --- */
+
+/*
+ * Speed matters more than size: level 1, and a window of 8 KiB, since rows of numbers hardly gain from more. Text that
+ * does not become smaller is sent as it is.
+ */
+
+enum {
+    MOST = 4 << 20, /* limits the time that one client may cost the others */
+    LEVEL = 1,
+    WINDOW = 13, /* bits */
+    GZIP = 16,   /* what deflateInit2 adds to them */
+    MEMORY = 7,
+};
+
+static bool prepare(struct packer *packer, int window)
+{
+    if (packer->window == window) {
+        return deflateReset(&packer->stream) == Z_OK;
+    }
+    packer_end(packer);
+    if (deflateInit2(&packer->stream, LEVEL, Z_DEFLATED, window, MEMORY, Z_DEFAULT_STRATEGY) != Z_OK) {
+        return false;
+    }
+    packer->window = window;
+    return true;
+}
+
+void packer_end(struct packer *packer)
+{
+    if (packer->window != 0) {
+        deflateEnd(&packer->stream);
+    }
+    *packer = (struct packer){.window = 0};
+}
+
+/* False: it does not become smaller, or memory ran out. */
+static bool squeeze(struct packer *packer, int window, struct text_buffer *text)
+{
+    const size_t room = text->size;
+    if (!budget_try(text->account, room)) {
+        return false;
+    }
+    uint8_t *packed = malloc(room);
+    if (!packed || !prepare(packer, window)) {
+        free(packed);
+        budget_release(text->account, room);
+        return false;
+    }
+    packer->stream.next_in = (Bytef *)(uintptr_t)text->bytes;
+    packer->stream.avail_in = (uInt)text->size;
+    packer->stream.next_out = packed;
+    packer->stream.avail_out = (uInt)text->size;
+    if (deflate(&packer->stream, Z_FINISH) != Z_STREAM_END) {
+        free(packed);
+        budget_release(text->account, room);
+        return false;
+    }
+    const size_t size = room - packer->stream.avail_out;
+    text_buffer_free(text);
+    *text = (struct text_buffer){.bytes = (char *)packed, .size = size, .room = room, .account = text->account};
+    return true;
+}
+
+void pack_answer(struct packer *packer, const struct http_request *request, bool busy, struct text_buffer *text,
+                 char *headers, size_t size)
+{
+    if (text->failed || text->size < PACK_LEAST || text->size > MOST) {
+        return;
+    }
+    const bool gzip = http_request_accepts(request, "accept-encoding", "gzip");
+    const bool wanted = gzip || http_request_accepts(request, "accept-encoding", "deflate");
+    strncat(headers, "Vary: Accept-Encoding\r\n", size - strlen(headers) - 1);
+    if (wanted && !busy && squeeze(packer, gzip ? WINDOW + GZIP : WINDOW, text)) {
+        strncat(headers, gzip ? "Content-Encoding: gzip\r\n" : "Content-Encoding: deflate\r\n",
+                size - strlen(headers) - 1);
+    }
+}
 
 const double work_latency_bounds[SERVED_LATENCY_BUCKETS - 1] = {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02,
                                                                 0.05,   0.1,    0.2,    0.5,   1,     2,     5};
@@ -460,16 +539,16 @@ static bool forward_wide(struct worker *worker, struct version *version, const s
 {
     const int inputs = version_inputs(version);
     struct examples rows = {.count = call->count, .inputs = inputs, .numbers = inputs};
-    struct engine **engine = &version->wide_engines[worker->index];
-    if (!*engine && !trained_engine(&version->trained, &rows, engine, error)) {
+    struct engine *engine = version_wide_engine(version, worker->index, error);
+    if (!engine) {
         return false;
     }
     /* Only read, like the original. */
     rows.values = call->numbers ? (float *)(uintptr_t)call->numbers
                                 : worker->intake.values + (size_t)call->first * (size_t)inputs;
     const struct call alone = {.account = call->account};
-    return forward_parts(*engine, &rows, call->count, outputs_at(worker, version, call->first),
-                         version_outputs(version), &alone, error);
+    return forward_parts(engine, &rows, call->count, outputs_at(worker, version, call->first), version_outputs(version),
+                         &alone, error);
 }
 
 static bool has_trial(const struct call *calls)

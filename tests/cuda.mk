@@ -44,7 +44,7 @@ build/fake/libcuda.so.1: $(fake_plain)
 
 # A process with a fake device, for tests of everything between it and the program.
 build/san/tests/cuda/standin: build/san/tests/cuda/standin.o build/san/tests/cuda/plain_driver.o \
-		build/san/cuda/helper/main.o build/san/cuda/helper/serve.o build/san/base/error.o
+		build/san/cuda/helper/main.o build/san/base/error.o
 	@$(CC) $(sanitized) -o $@ $^
 
 build/san/tests/cuda/test_client: build/san/tests/cuda/standin
@@ -62,7 +62,7 @@ build/san/tests/cuda/test_launch: build/san/tests/cuda/launched
 
 # A process whose device is the CPU engine.
 build/san/tests/worker/gpu/reference_process: build/san/tests/worker/gpu/reference_device.o \
-		build/san/tests/cuda/plain_driver.o build/san/cuda/helper/main.o build/san/cuda/helper/serve.o \
+		build/san/tests/cuda/plain_driver.o build/san/cuda/helper/main.o \
 		build/san/rooms.a $(native_libs)
 	@$(CC) $(sanitized) -o $@ $(filter %.o,$^) build/san/rooms.a -Lbuild/deps/native/lib $(link_with)
 

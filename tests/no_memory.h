@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "base/config/diff.h"
+#include "base/config/keys.h"
 
 enum { NO_MEMORY_PLACES = 1000 };
 

@@ -97,10 +97,6 @@ def test_circles_of_calls_are_found(lint):
     assert lint("circles.py", files) == []
     files["base/b.c"] = "int b(void)\n{\n    return c();\n}\n"
     assert lint("circles.py", files) == ["circle of calls: base/a.c -> base/b.c -> base/c.c -> base/a.c"]
-    listed = {path.replace("base", "base/process"): text for path, text in files.items()}
-    assert lint("circles.py", listed) == []
-    (line,) = lint("circles.py", {**listed, "base/process/c.c": "int c(void)\n{\n}\n"})
-    assert line.startswith("base/process has no circle of calls any more")
 
 
 def test_what_a_tool_found_out_is_kept_for_the_next_clone(root, tmp_path):

@@ -9,7 +9,9 @@ import hashlib
 import http.client
 import io
 import json
+import pathlib
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -764,6 +766,32 @@ def test_the_best_by_validation_is_served_where_that_is_wanted(trainer, tmp_path
         assert server.metric("trainer_serve_model_version") == 40
     with Served(trainer, "run", "--checkpoint=newest", cwd=tmp_path) as server:
         assert server.metric("trainer_serve_model_version") == 60
+
+
+def test_without_memory_for_a_new_model_the_old_one_stays(trainer, tmp_path):
+    """Given 2 MiB more each time, the server refuses the larger model until it loads, and never ends."""
+    train(trainer, *SMALL, "--train_dir=small", "--train_steps=20", cwd=tmp_path)
+    train(trainer, *SMALL, "--layers=784,1500,10", "--train_dir=large", "--train_steps=40", cwd=tmp_path)
+    one = tmp_path / "model.safetensors"
+    shutil.copy(newest(tmp_path / "small"), one)
+    flags = ("--workers=2", "--interval_secs=0.05", "--max_body_mb=4", "--max_memory_mb=16")
+    with Served(trainer, str(one), *flags, cwd=tmp_path) as server:
+        pid = server.process.pid
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        size = int(re.search(r"VmSize:\s*(\d+) kB", status)[1]) << 10
+        _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+        refused = lambda: server.text().count("out of memory")
+        is_loaded = lambda: "step 40, is in service" in server.text()
+        tried = 0
+        while not is_loaded():
+            resource.prlimit(pid, resource.RLIMIT_AS, (size + (tried << 21), hard))
+            shutil.copy(newest(tmp_path / "large"), tmp_path / "new")
+            (tmp_path / "new").rename(one)
+            tried += 1
+            wait_for(lambda: refused() == tried or is_loaded(), "an attempt")
+            assert server.process.poll() is None and tried < 60, server.text()
+        assert tried > 10 and server.text().count("model.safetensors: out of memory") == tried - 1
+        assert server.metric("trainer_serve_model_version") == 40
 
 
 def test_a_folder_may_be_empty_at_first(trainer, tmp_path):

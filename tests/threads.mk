@@ -26,7 +26,7 @@ build/tsan/trainer: $(raced_objects) build/tsan/trainer.o $(native_libs)
 # Unit tests that start threads, or test what threads share; the slowest come last.
 threaded := base/test_log base/test_threads net/test_connection net/test_endpoint net/test_link net/test_listener \
 	net/test_crowds net/test_rest net/test_tls ps/checkpoint/test_folder \
-	worker/data/streaming/test_streaming ps/store/test_store ps/test_shard ps/shard/test_orders ps/shard/test_aggregate
+	worker/data/test_streaming ps/store/test_store ps/test_shard ps/shard/test_orders ps/shard/test_aggregate
 threaded_programs := $(threaded:%=build/tsan/tests/%)
 
 $(threaded_programs:=.o): | $(packages)

@@ -130,7 +130,7 @@ build/%/tests/worker/remote/test_batch_fetcher: link_with += -Wl,--wrap=pthread_
 build/%/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=, \
 	examples_create malloc streaming_draw streaming_create_batch)
 
-build/%/tests/worker/test_batch_source: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_create_batch \
+build/%/tests/worker/data/test_batch_source: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_create_batch \
 	streaming_draw)
 
 # A worker on its test's own clock, which also replaces its other system calls.

@@ -128,4 +128,10 @@ struct engine_options {
 
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);
 
+/*
+ * An upper bound of what cpu_engine_create takes for one thread, batches of 1 and no slots, so that a server can refuse
+ * a model for which there is no memory.
+ */
+size_t cpu_engine_most_bytes(const struct model *model);
+
 #endif

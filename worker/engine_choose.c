@@ -6,11 +6,10 @@
 #include "base/log.h"
 #include "cuda/client.h"
 #include "cuda/probe.h"
-#include "worker/device_log.h"
+#include "worker/devices.h"
 #include "worker/ensemble.h"
 #include "worker/gpu/engine.h"
 #include "worker/gpu/towers.h"
-#include "worker/layer_placement.h"
 
 /*
  * Is it worth starting the GPU engine's process? With auto only if there are signs of a GPU; an explicit request gets

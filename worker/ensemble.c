@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 #include "base/threads.h"
-#include "worker/evaluate.h"
+#include "worker/evaluation/evaluate.h"
 
 enum {
     CHUNK_FLOATS = 1 << 17, /* outputs of a net that are computed at once ... */

@@ -27,14 +27,13 @@
 #include "base/text/json.h"
 #include "ps/checkpoint/folder.h"
 #include "worker/clients/clients.h"
-#include "worker/data/found.h"
+#include "worker/data/dataset.h"
 #include "worker/data/names.h"
 #include "worker/data/table/table.h"
-#include "worker/dataset.h"
-#include "worker/eval.h"
+#include "worker/evaluation/metrics.h"
+#include "worker/export/eval.h"
 #include "worker/export/trained.h"
 #include "worker/local_run.h"
-#include "worker/metrics.h"
 
 enum { LEDGER_LIMIT = 64 << 20 };
 
@@ -414,7 +413,7 @@ static bool check(const struct config *config, struct error *error)
 static bool open_follow(struct follow *follow, struct error *error)
 {
     const struct config_output *output = &follow->config->output;
-    return check(follow->config, error) && found_check_folder(follow->config, error) &&
+    return check(follow->config, error) && dataset_check_folder(follow->config, error) &&
            checkpoint_folder_open(&follow->folder, output->train_dir, output, error) &&
            file_join(follow->ledger, sizeof follow->ledger, output->train_dir, "followed.json", error) &&
            file_join(follow->best, sizeof follow->best, output->train_dir, CHECKPOINT_BEST_NAME, error) &&

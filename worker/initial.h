@@ -1,4 +1,4 @@
-/* The initial state of a new run: drawn by the initializer, or another run's parameters (train.warm_start). */
+/* What training begins with: the model's first state, and the data. */
 #ifndef WORKER_INITIAL_H
 #define WORKER_INITIAL_H
 
@@ -8,6 +8,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/checkpoint/checkpoint.h"
+#include "worker/data/dataset.h"
 
 struct dataset;
 
@@ -39,5 +40,19 @@ bool initial_fits(const struct checkpoint_file *file, const struct dataset *data
  * data.
  */
 void initial_record(struct checkpoint_info *info, const struct config *config, const struct dataset *dataset);
+
+/* --- Data --- */
+
+/* Training and test set, loaded at the same time. */
+
+/*
+ * Loads the dataset and, unless test is NULL, the test set in parallel on another core, so that a missing or broken
+ * file is found before training, not after it. Sets layers that follow from the data in the config. A table's test set
+ * is loaded after the training set, whose schema it needs; without test files, and with data.test_share 0, it stays
+ * empty. With train.warm_start, a table's rows are encoded as in the
+ * run that the new one starts from; with data.new_data, as in the run that goes on. Pass a zeroed dataset; the caller
+ * frees what was loaded, even on failure.
+ */
+bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error);
 
 #endif

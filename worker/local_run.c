@@ -4,15 +4,15 @@
  */
 #include "worker/local_run.h"
 
+#include "base/cli/command.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/cli/command.h"
 #include "base/process/signals.h"
 #include "ps/job/plan.h"
 #include "worker/clients/clients.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 #include "worker/engine_choose.h"
-#include "worker/load.h"
+#include "worker/initial.h"
 #include "worker/local_updater.h"
 #include "worker/training.h"
 

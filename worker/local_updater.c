@@ -13,10 +13,10 @@
 #include "base/profile.h"
 #include "ps/checkpoint/writer.h"
 #include "ps/store/rounds.h"
-#include "worker/checkpoint_ledger.h"
+#include "worker/checkpoints.h"
 #include "worker/clients/clients.h"
+#include "worker/evaluation/kept_rows.h"
 #include "worker/initial.h"
-#include "worker/kept_rows.h"
 
 enum { SOUNDNESS_IMAGES = 100 /* on which a state must have a finite loss before it is saved */ };
 

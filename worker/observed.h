@@ -7,8 +7,9 @@
 #include "base/config.h"
 #include "base/config/keys.h"
 #include "ps/job/plan.h"
+#include "ps/store/model.h"
 #include "worker/engine.h"
-#include "worker/evaluate.h"
+#include "worker/evaluation/evaluate.h"
 #include "worker/updater.h"
 
 /* Is a setting shown? Of model, training and data those that identify a run, and those not at their defaults. */
@@ -35,5 +36,22 @@ void observed_validation(const struct evaluation *evaluation, enum metric metric
 
 /* The final test. */
 void observed_test(const struct evaluation *evaluation, enum metric metric, int64_t global_step);
+
+/* --- The model --- */
+
+/*
+ * The views into the model on the page of a run: for pictures the first layer's weights and the worst mistakes, for
+ * tables each column's weight; at most every few seconds. How often which class is taken for which, at each
+ * validation. Served on request.
+ */
+
+struct schema;
+
+/*
+ * evaluation: of these examples by this engine, just now; schema: of a table, or NULL. Training thread only; does
+ * nothing while observation is off.
+ */
+void observed_model(const struct evaluation *evaluation, struct engine *engine, const struct model *model,
+                    const struct examples *examples, const struct schema *schema, int64_t global_step);
 
 #endif

@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/text/count.h"
 #include "base/text/json.h"
+#include "base/text/text.h"
 #include "base/version.h"
 #include "ps/store/rounds.h"
 

@@ -12,8 +12,8 @@
 
 #include "base/config.h"
 #include "ps/store/model.h"
-#include "worker/evaluate.h"
-#include "worker/validators.h"
+#include "worker/evaluation/evaluate.h"
+#include "worker/evaluation/validation.h"
 
 /* For printing: a NaN without its sign, which depends on the kernels and means nothing. */
 double report_number(double value);

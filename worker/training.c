@@ -15,10 +15,9 @@
 #include "base/process/signals.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
-#include "ps/store/optimizer.h"
 #include "observe/observe.h"
+#include "ps/store/optimizer.h"
 #include "worker/observed.h"
-#include "worker/observed_model.h"
 #include "worker/report.h"
 
 enum { WARM_UP_STEPS = 100 /* not counted in steps_per_s: caches, clocks and page tables settle */ };

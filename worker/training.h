@@ -22,10 +22,10 @@
 #include "base/progress.h"
 #include "ps/job/plan.h"
 #include "ps/store/model.h"
-#include "worker/dataset.h"
+#include "worker/checkpoints.h"
+#include "worker/data/dataset.h"
 #include "worker/engine.h"
-#include "worker/evaluate.h"
-#include "worker/good_model.h"
+#include "worker/evaluation/evaluate.h"
 #include "worker/updater.h"
 
 /* Why training ends. */

@@ -15,10 +15,10 @@
 #include <stdint.h>
 
 #include "ps/checkpoint/checkpoint.h"
-#include "worker/evaluate.h"
-#include "worker/good_model.h"
+#include "worker/checkpoints.h"
+#include "worker/evaluation/evaluate.h"
+#include "worker/evaluation/validation.h"
 #include "worker/summary/summary.h"
-#include "worker/validators.h"
 
 /* Where training begins. */
 struct updater_start {

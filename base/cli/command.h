@@ -10,7 +10,29 @@
 #include <stdbool.h>
 
 #include "base/config.h"
+#include "base/error.h"
 #include "base/process/program.h"
+
+/* --- Words of a command line --- */
+
+/*
+ * Command-line flags: --flag=value, --flag value, and for switches --flag, --noflag, --flag=true|false|1|0|yes|no.
+ * Pure functions of their arguments; values are not copied.
+ */
+
+struct flag {
+    const char *name; /* without the dashes */
+    bool is_switch;   /* the word after it is not its value */
+};
+
+/*
+ * Reads argv[0..argc). values: [flag_count], set to each flag's value as written in argv ("true" or "false" for a
+ * switch, however it was written), NULL for those not given. operands: room for argc; receives the words that are
+ * neither a flag nor a flag's value, including a single dash, which means standard input. An unknown flag is reported
+ * with the nearest known one; a repeated flag is an error.
+ */
+bool flags_parse(const struct flag *flags, int flag_count, int argc, char *const *argv, const char **values,
+                 char **operands, int *operand_count, struct error *error);
 
 /* Exit statuses. An interrupted run that left a checkpoint returns 128 + the signal: 130 or 143. */
 enum { COMMAND_DONE = 0, COMMAND_FAILED = 1, COMMAND_MISUSED = 2 };

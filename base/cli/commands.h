@@ -7,21 +7,22 @@
 
 #include "base/cli/command.h"
 
-extern const struct command command_train;         /* trainer [train]; worker/train.c */
-extern const struct command command_eval;          /* trainer eval [--checkpoint=FILE] [train_dir]; worker/eval.c */
-extern const struct command command_explain;       /* trainer explain [--repeats=5] [train_dir [FILE]]; worker/ */
-extern const struct command command_predict;       /* trainer predict [--checkpoint=FILE] FILE...; worker/export/ */
-extern const struct command command_serve;         /* trainer serve [NAME=]RUN... --http=...; serve/serve.c */
-extern const struct command command_inspect;       /* trainer inspect [--json] CHECKPOINT */
-extern const struct command command_diff;          /* trainer diff [--json] A B */
-extern const struct command command_export;        /* trainer export --format=onnx --out=FILE [CHECKPOINT] */
-extern const struct command command_cluster;       /* trainer cluster [--ps=1] [--workers=2]; worker/remote/operator/ */
-extern const struct command command_status;        /* trainer status [--json] */
-extern const struct command command_top;           /* trainer top [--once]; worker/remote/operator/ */
-extern const struct command command_health;        /* trainer health [--ready]; worker/remote/operator/ */
-extern const struct command command_dashboard;     /* trainer dashboard TRAIN_DIR...; worker/dashboard/ */
-extern const struct command command_rollout;       /* trainer rollout NEW.json|status|history|abort|revert */
-extern const struct command command_profile;       /* trainer profile [--out=FILE] [--json] FILE...; worker/profile/ */
+extern const struct command command_train;     /* trainer [train]; worker/train.c */
+extern const struct command command_eval;      /* trainer eval [--checkpoint=FILE] [train_dir]; worker/export/eval.c */
+extern const struct command command_explain;   /* trainer explain [--repeats=5] [train_dir [FILE]]; worker/ */
+extern const struct command command_predict;   /* trainer predict [--checkpoint=FILE] FILE...; worker/export/ */
+extern const struct command command_serve;     /* trainer serve [NAME=]RUN... --http=...; serve/serve.c */
+extern const struct command command_inspect;   /* trainer inspect [--json] CHECKPOINT */
+extern const struct command command_diff;      /* trainer diff [--json] A B */
+extern const struct command command_export;    /* trainer export --format=onnx --out=FILE [CHECKPOINT] */
+extern const struct command command_cluster;   /* trainer cluster [--ps=1] [--workers=2]; worker/remote/operator/ */
+extern const struct command command_status;    /* trainer status [--json] */
+extern const struct command command_top;       /* trainer top [--once]; worker/remote/operator/ */
+extern const struct command command_health;    /* trainer health [--ready]; worker/remote/operator/ */
+extern const struct command command_dashboard; /* trainer dashboard TRAIN_DIR...; worker/export/dashboard.c */
+extern const struct command command_rollout;   /* trainer rollout NEW.json|status|history|abort|revert */
+extern const struct command
+    command_profile; /* trainer profile [--out=FILE] [--json] FILE...; worker/export/profile.c */
 extern const struct command command_config_check;  /* trainer config check; base/config/commands.c */
 extern const struct command command_config_show;   /* trainer config show */
 extern const struct command command_config_schema; /* trainer config schema */

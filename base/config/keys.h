@@ -11,6 +11,7 @@
 #include <cJSON.h>
 
 #include "base/config.h"
+#include "base/config/keys.h"
 #include "base/error.h"
 
 enum key_type {
@@ -26,7 +27,7 @@ enum key_type {
     KEY_HIDDEN,        /* as KEY_LAYERS, but may be empty; CONFIG_AUTO entries for "auto" */
     KEY_DEVICES,       /* char *: "gpu:0,gpu:1", or "" */
     KEY_DEVICE,        /* enum device_kind; the index of gpu:N, an int, at `companion` */
-    KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1]: base/config/layer_devices.h */
+    KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1]: base/config/keys.h */
 };
 
 /* Whether all members of a job must agree on a key, or each machine has its own value. */
@@ -129,5 +130,82 @@ void json_must_put(cJSON *object, const char *name, cJSON *value);
 
 /* The shortest decimal that reads back as the same double: 0.1, 100, 1e-08. */
 void config_number_text(double number, char text[32]);
+
+/* "true", "1", "yes", "false", "0" or "no" into *on; false for any other text. */
+bool flags_switch(const char *text, bool *on);
+
+/* --- Relations between keys (relations.c) --- */
+
+/*
+ * Relations between keys: values derived from others, and combinations that are not allowed. Part of config_load.
+ */
+
+/*
+ * Derives values from other keys: what "auto" means for this kind of data (except what takes the data themselves), and
+ * which of train_steps and epochs bounds the run. A function of the config alone, so that all members of a job agree.
+ */
+void config_fill_in(struct config *config);
+
+/* Reads the nets of model.ensemble into the model; "auto": one. */
+bool config_take_ensemble(struct config *config, struct error *error);
+
+/* The error names file, line and column, or the flag, of one of the keys concerned. */
+bool config_check_relations(const struct config *config, struct error *error);
+
+/*
+ * Prefixes the error with where the key's value came from, "config.json:3:17: data.data_dir: ", "--data_dir: "; returns
+ * false. Values found wrong only later are reported by it.
+ */
+bool config_error_at(const struct config *config, const char *section, const char *name, struct error *error);
+
+/* --- Devices of layers (values.c) --- */
+
+/*
+ * Keys that name devices: train.towers, and train.placement, which assigns layers of weights to devices: {"layer1":
+ * "cpu:0"}, or as text "layer1=cpu:0,layer2=gpu:0". devices: int [CONFIG_MAX_LAYERS - 1], for each layer
+ * LAYER_ANYWHERE, LAYER_ON_CPU, or LAYER_ON_GPU + N for gpu:N.
+ */
+
+#define LAYER_DEVICES_ALLOWED "an object from layers (layer0, layer1, ...) to devices (cpu:0, gpu:0, ...)"
+
+/*
+ * Parses a whole placement from text or an object; devices is unchanged on failure. The error follows the key's path.
+ */
+bool layer_devices_from_text(int *devices, const char *text, struct error *error);
+
+/* The caller deletes or frees the result; NULL if out of memory. */
+char *layer_devices_text(const int *devices);
+
+/* --- The difference of two configurations --- */
+
+/* The difference between two configurations, key by key, and how to apply the part that may change live. */
+
+struct config_change {
+    const struct config_key *key;
+    char *before, *after; /* as written in flags */
+};
+
+struct config_diff {
+    struct config_change *changes; /* [count], in the table's order */
+    int count;
+};
+
+/*
+ * The keys of one scope whose values differ. fleet.version is left out: it only says which of the two is newer. The
+ * caller calls config_diff_free, which is also safe on a zeroed diff.
+ */
+void config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
+                 enum key_scope scope);
+void config_diff_free(struct config_diff *diff);
+
+/* One line: "train.learning_rate  0.5 -> 0.25  (live)". */
+void config_diff_line(const struct config_change *change, char *text, size_t size);
+
+/*
+ * Copies the live keys of another config, and nothing else: they are plain values, so nothing is allocated or freed,
+ * and readers of other keys are not disturbed. The second function does so for a train section alone.
+ */
+void config_take_live(struct config *config, const struct config *from);
+void config_take_live_train(struct config_train *train, const struct config_train *from);
 
 #endif

@@ -15,14 +15,12 @@
 #include <sodium.h>
 
 #include "base/config/keys.h"
-#include "base/config/relations.h"
-#include "base/config/slurm.h"
-#include "base/config/tf_config.h"
+#include "base/config/scheduler.h"
 #include "base/config/versions.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/text/json.h"
-#include "base/text/suggest.h"
+#include "base/text/text.h"
 #include "base/trust.h"
 
 enum { CONFIG_MAX_FILE = 1 << 20 };

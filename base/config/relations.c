@@ -1,11 +1,10 @@
 /* Relations between keys. Each error points at the key that the user most likely wants to change. */
-#include "base/config/relations.h"
+#include "base/config/keys.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config/keys.h"
 #include "base/text/address.h"
 
 /* Images in one step, over all micro-batches: they are gathered in memory before the update. */

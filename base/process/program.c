@@ -9,6 +9,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +17,15 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cJSON.h>
 #include <sodium.h>
 
+#include "base/checked.h"
+#include "base/config/versions.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/process/restart.h"
+#include "base/trust.h"
 
 enum { PIECE = 64 << 10, SPARE_DISK = 4 << 20 /* bytes to leave free for others on that disk */ };
 
@@ -30,47 +37,6 @@ static const struct {
 } architectures[] = {{"x86_64", EM_X86_64}, {"aarch64", EM_AARCH64}};
 
 enum { ARCHITECTURES = sizeof architectures / sizeof *architectures };
-
-static void hash_begin(crypto_generichash_state *hash)
-{
-    if (sodium_init() >= 0) { /* it selects the fastest implementation */
-        crypto_generichash_init(hash, NULL, 0, PROGRAM_HASH);
-    }
-}
-
-static void hash_end(crypto_generichash_state *hash, char digest[PROGRAM_DIGEST_HEX + 1])
-{
-    uint8_t bytes[PROGRAM_HASH];
-    crypto_generichash_final(hash, bytes, sizeof bytes);
-    sodium_bin2hex(digest, PROGRAM_DIGEST_HEX + 1, bytes, sizeof bytes);
-}
-
-void program_digest(const uint8_t *bytes, size_t size, char digest[PROGRAM_DIGEST_HEX + 1])
-{
-    crypto_generichash_state hash;
-    hash_begin(&hash);
-    crypto_generichash_update(&hash, bytes, size);
-    hash_end(&hash, digest);
-}
-
-bool program_digest_file(const char *path, char digest[PROGRAM_DIGEST_HEX + 1], struct error *error)
-{
-    crypto_generichash_state hash;
-    uint8_t piece[PIECE];
-    ssize_t got = -1;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return file_error(error, path, "cannot be opened", errno);
-    }
-    hash_begin(&hash);
-    while ((got = read(fd, piece, sizeof piece)) > 0) {
-        crypto_generichash_update(&hash, piece, (size_t)got);
-    }
-    const int reason = errno;
-    close(fd);
-    hash_end(&hash, digest);
-    return got == 0 || file_error(error, path, "cannot be read", reason);
-}
 
 /* Do `count` entries of `each` bytes from `offset` on lie within the file? */
 static bool lies_within(uint64_t offset, uint64_t count, uint64_t each, size_t size)
@@ -157,7 +123,7 @@ bool programs_have_whole(const struct programs *programs, const char *digest)
 {
     char path[VERSIONS_PATH], there[PROGRAM_DIGEST_HEX + 1];
     struct error damage, ignored;
-    if (!programs_path(programs, digest, path, &ignored) || !program_digest_file(path, there, &ignored)) {
+    if (!programs_path(programs, digest, path, &ignored) || !checked_digest_file(path, there, &ignored)) {
         return false;
     }
     const bool whole = strcmp(there, digest) == 0;
@@ -330,7 +296,7 @@ static bool verify(const struct program_intake *intake, const char *path, struct
     if (!file_read(path, PROGRAM_MAX_BYTES, &bytes, &size, error)) {
         return false;
     }
-    program_digest(bytes, size, digest);
+    checked_digest(bytes, size, digest);
     bool done =
         strcmp(digest, intake->digest) == 0 ||
         error_set(error, "the received program is not the one that was announced: its digest is %.16s, not %.16s",
@@ -388,4 +354,325 @@ void program_intake_close(struct program_intake *intake)
         close(intake->lock);
     }
     intake->part = intake->lock = -1;
+}
+
+/* --- Probation --- */
+
+/*
+ * Detects whether a new version kills this process. The count of starts is kept where the next start finds it before
+ * the config is read: CONFIG.d/probation-ID, one for each process (restart_identity), "TARGET FALLBACK STARTS FAILED
+ * #CHECKSUM\n". Four numbers and no JSON, which even a badly broken process can read. There are two copies: nothing
+ * else rescues a process that hangs, so one corrupted file must not prevent that.
+ */
+
+enum { MAX_RECORD = 96, COPIES = 2 };
+
+static bool name_record(const char *config_path, int copy, char path[VERSIONS_PATH], struct error *error)
+{
+    char id[RESTART_ID], name[RESTART_ID + 16];
+    restart_identity(id);
+    snprintf(name, sizeof name, "probation-%s%s", id, copy > 0 ? ".copy" : "");
+    return versions_path(config_path, name, path, error);
+}
+
+static bool store(const char *config_path, const struct probation *probation, struct error *error)
+{
+    char path[VERSIONS_PATH], text[MAX_RECORD];
+    snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %d %d", probation->target, probation->fallback,
+             probation->starts, probation->failed);
+    bool done = true;
+    for (int i = 0; i < COPIES && done; i++) {
+        done = name_record(config_path, i, path, error) && checked_line_write(path, text, error);
+    }
+    return done;
+}
+
+bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error)
+{
+    return store(config_path, &(struct probation){.target = target, .fallback = fallback}, error);
+}
+
+/* Counts the next start in advance, since that process may not get far enough to count itself. */
+static bool probation_count(const char *config_path, struct error *error)
+{
+    struct probation probation;
+    if (!probation_read(config_path, &probation)) {
+        return error_set(error, "%s.d: the count of starts is missing", config_path);
+    }
+    probation.starts++;
+    return store(config_path, &probation, error);
+}
+
+/* An invalid record is ignored. */
+static bool read_copy(const char *path, struct probation *probation, struct error *error)
+{
+    char line[CHECKED_LINE];
+    int failed = 0;
+    if (!checked_line_read(path, line, error)) {
+        return false;
+    }
+    const bool done = sscanf(line, "%" SCNu64 " %" SCNu64 " %d %d", &probation->target, &probation->fallback,
+                             &probation->starts, &failed) == 4 &&
+                      probation->starts >= 0; /* otherwise it would take too long to go back */
+    probation->failed = failed != 0;
+    return done || error_set(error, "%s: is damaged: it is not a record of starts", path);
+}
+
+bool probation_read(const char *config_path, struct probation *probation)
+{
+    char path[VERSIONS_PATH];
+    struct error damage = {""}, ignored;
+    for (int i = 0; config_path && i < COPIES && name_record(config_path, i, path, &ignored); i++) {
+        if (file_exists(path) && read_copy(path, probation, &damage)) {
+            return true;
+        }
+    }
+    if (damage.text[0] != '\0') {
+        log_warning("%s; so it is unknown how often this process failed in a new version", damage.text);
+    }
+    return false;
+}
+
+static bool switch_back(const char *config_path, const struct probation *probation)
+{
+    struct versions versions;
+    struct error error;
+    if (!versions_open(&versions, config_path, &error) ||
+        !versions_lower_floor(config_path, probation->fallback, &error) ||
+        !versions_switch(&versions, probation->fallback, &error)) {
+        log_error("%s", error.text);
+        return false;
+    }
+    return true;
+}
+
+static void go_back(const char *config_path, struct probation *probation)
+{
+    if (!switch_back(config_path, probation)) {
+        return;
+    }
+    probation->failed = true;
+    log_error("this process failed %d times in version %" PRIu64 " of the config: going back to version %" PRIu64,
+              probation->starts, probation->target, probation->fallback);
+}
+
+void probation_fail(const char *config_path)
+{
+    struct probation probation;
+    struct error error;
+    if (!probation_read(config_path, &probation) || probation.failed) {
+        return;
+    }
+    go_back(config_path, &probation);
+    if (!store(config_path, &probation, &error)) {
+        log_warning("%s", error.text);
+    }
+}
+
+/*
+ * The target's files are corrupted, which is not the version's fault: falls back, but the version may be tried again.
+ * damage: the reason, for users.
+ */
+static void probation_give_up(const char *config_path, const char *damage)
+{
+    struct probation probation;
+    if (probation_read(config_path, &probation) && !probation.failed && switch_back(config_path, &probation)) {
+        probation_end(config_path);
+        log_warning("%s; going back to version %" PRIu64 " of the config, from where version %" PRIu64
+                    " is taken again, whole",
+                    damage, probation.fallback, probation.target);
+    }
+}
+
+static bool is_sound(const char *config_path, uint64_t version, struct error *damage)
+{
+    struct versions versions;
+    return versions_open(&versions, config_path, damage) && versions_verify(&versions, version, damage);
+}
+
+void probation_check(const char *config_path)
+{
+    struct probation probation;
+    struct error error, damage;
+    bool there;
+    uint64_t current;
+    if (restart_was_executed() || !probation_read(config_path, &probation) || probation.failed ||
+        !versions_current(config_path, &there, &current, &error) || !there || current != probation.target) {
+        return;
+    }
+    if (!is_sound(config_path, probation.target, &damage)) {
+        if (is_sound(config_path, probation.fallback, &error)) { /* otherwise a person must intervene */
+            probation_give_up(config_path, damage.text);
+        }
+        return;
+    }
+    if (probation.starts >= PROBATION_STARTS) {
+        go_back(config_path, &probation);
+    } else {
+        probation.starts++;
+    }
+    if (!store(config_path, &probation, &error)) {
+        log_warning("%s", error.text);
+    }
+}
+
+void probation_end(const char *config_path)
+{
+    char path[VERSIONS_PATH];
+    struct error ignored;
+    for (int i = 0; config_path && i < COPIES && name_record(config_path, i, path, &ignored); i++) {
+        if (file_exists(path)) {
+            unlink(path);
+        }
+    }
+}
+
+/* --- Launch --- */
+
+/*
+ * Which program a process should run, and how it gets there. The digest is verified again before each start: the disk
+ * may have changed the file, and once another program runs it is too late to check.
+ */
+
+enum { MAX_FILE = 1 << 20 /* bytes of config.json */ };
+
+static bool name_version(const char *config_path, uint64_t version, char path[VERSIONS_PATH], struct error *error)
+{
+    char name[48];
+    snprintf(name, sizeof name, "%08" PRIu64 ".program", version);
+    return versions_path(config_path, name, path, error);
+}
+
+bool program_of_version(const char *config_path, uint64_t version, char digest[PROGRAM_DIGEST_HEX + 1],
+                        struct error *error)
+{
+    char path[VERSIONS_PATH], line[CHECKED_LINE];
+    digest[0] = '\0';
+    if (!name_version(config_path, version, path, error)) {
+        return false;
+    }
+    if (!file_exists(path)) {
+        return true;
+    }
+    if (!checked_line_read(path, line, error)) {
+        return false;
+    }
+    snprintf(digest, PROGRAM_DIGEST_HEX + 1, "%.64s", line);
+    return true;
+}
+
+bool program_set_version(const char *config_path, uint64_t version, const char *digest, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    return name_version(config_path, version, path, error) && checked_line_write(path, digest, error);
+}
+
+/*
+ * The program of that version, which nobody else can have put there, verified. *path "": it is the installed one, or
+ * this one. *is_lost: its file is damaged or missing. vouches: may be NULL.
+ */
+static bool find_program(const char *config_path, uint64_t version, program_vouches *vouches, char path[VERSIONS_PATH],
+                         bool *is_lost, struct error *error)
+{
+    struct programs programs;
+    char digest[PROGRAM_DIGEST_HEX + 1];
+    path[0] = '\0';
+    *is_lost = false;
+    if (!program_of_version(config_path, version, digest, error)) {
+        return false;
+    }
+    if (digest[0] == '\0' || strcmp(digest, program_own_digest()) == 0) {
+        return true;
+    }
+    if ((vouches && !vouches(config_path, version, digest, error)) || !programs_name(&programs, config_path, error) ||
+        !programs_path(&programs, digest, path, error) || (file_exists(path) && !trust_file(path, error))) {
+        return false;
+    }
+    *is_lost = !programs_have_whole(&programs, digest);
+    return !*is_lost ? trust_file(path, error) /* it may have appeared only now */
+                     : error_set(error, "%s: is damaged, or not there", path);
+}
+
+bool program_prepare(const char *config_path, uint64_t version, bool on_probation, struct error *error)
+{
+    char path[VERSIONS_PATH];
+    bool is_lost;
+    return find_program(config_path, version, NULL, path, &is_lost, error) && /* its manifest was verified on arrival */
+           (path[0] == '\0' ||
+            ((!on_probation || probation_count(config_path, error)) && restart_in(path, on_probation, error)));
+}
+
+/* The file's fleet.version, which takes precedence over what was rolled out unless it is lower. */
+static uint64_t read_file_version(const char *config_path)
+{
+    uint8_t *bytes;
+    size_t size;
+    struct error ignored;
+    if (!file_read(config_path, MAX_FILE, &bytes, &size, &ignored)) {
+        return 0;
+    }
+    cJSON *root = cJSON_ParseWithLength((const char *)bytes, size);
+    free(bytes);
+    const cJSON *version = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(root, "fleet"), "version");
+    const uint64_t number = cJSON_IsNumber(version) && version->valuedouble > 0 ? (uint64_t)version->valuedouble : 0;
+    cJSON_Delete(root);
+    return number;
+}
+
+/*
+ * Without the program, this process would report a version that it does not run, and nobody would bring the program
+ * again. So it goes back to a lower version, and the fleet brings this one.
+ */
+static bool step_back(const char *config_path, uint64_t version, const struct error *why)
+{
+    struct probation probation;
+    struct error error;
+    uint64_t lower;
+    const bool has_failed = probation_read(config_path, &probation) && probation.failed;
+    if (!versions_step_back(config_path, version, has_failed ? probation.target : 0, &lower, &error)) {
+        log_error("%s", error.text);
+        return false;
+    }
+    log_warning("%s: going back to version %" PRIu64 " of the config, until the fleet brings the program of version "
+                "%" PRIu64 " again",
+                why->text, lower > 0 ? lower : read_file_version(config_path), version);
+    return true;
+}
+
+/* True: this process went back from that version. */
+static bool launch(const char *config_path, uint64_t version, program_vouches *vouches)
+{
+    char path[VERSIONS_PATH];
+    struct error error;
+    struct probation probation;
+    const bool on_probation =
+        probation_read(config_path, &probation) && !probation.failed && probation.target == version;
+    bool is_lost;
+    const bool found = find_program(config_path, version, vouches, path, &is_lost, &error);
+    if (found && (path[0] == '\0' || restart_at_once(path, on_probation, &error))) {
+        return false;
+    }
+    if (is_lost && !on_probation && !versions_lead(config_path) && step_back(config_path, version, &error)) {
+        return true;
+    }
+    log_error("the program of version %" PRIu64 " does not start, so this one continues: %s", version, error.text);
+    if (on_probation && found) {
+        probation_fail(config_path);
+    } else if (on_probation) {
+        probation_give_up(config_path, error.text);
+    }
+    return on_probation;
+}
+
+void program_launch(const char *config_path, program_vouches *vouches)
+{
+    uint64_t version, before = 0;
+    struct error ignored;
+    bool there, again = !restart_was_executed();
+    while (again) {
+        again = versions_current(config_path, &there, &version, &ignored) && there && version != before &&
+                version > read_file_version(config_path) &&
+                versions_check_start(config_path, true, version, &ignored) && launch(config_path, version, vouches);
+        before = version;
+    }
 }

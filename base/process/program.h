@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/checked.h"
 #include "base/config/versions.h"
 #include "base/error.h"
 #include "base/simulation.h"
@@ -44,9 +45,6 @@ const char *program_own_digest(void);
 
 /* The running program; the caller frees *bytes. */
 bool program_own_bytes(uint8_t **bytes, size_t *size, struct error *error);
-
-bool program_digest_file(const char *path, char digest[PROGRAM_DIGEST_HEX + 1], struct error *error);
-void program_digest(const uint8_t *bytes, size_t size, char digest[PROGRAM_DIGEST_HEX + 1]);
 
 /*
  * Checks by the ELF headers that it is a complete program for Linux, and finds its architecture. The error says what it

@@ -96,17 +96,8 @@ struct probation {
 /* This process is about to restart in `target`. Both versions exist in the folder of versions. */
 bool probation_begin(const char *config_path, uint64_t target, uint64_t fallback, struct error *error);
 
-/* Counts the next start in advance, since that process may not get far enough to count itself. */
-bool probation_count(const char *config_path, struct error *error);
-
 /* The target can't be started at all: falls back at once. */
 void probation_fail(const char *config_path);
-
-/*
- * The target's files are corrupted, which is not the version's fault: falls back, but the version may be tried again.
- * damage: the reason, for users.
- */
-void probation_give_up(const char *config_path, const char *damage);
 
 /*
  * At the start of a process, before the config is read: counts the start, unless the executing program did, and falls

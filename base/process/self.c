@@ -22,7 +22,7 @@ static char own_digest[PROGRAM_DIGEST_HEX + 1];
 static void find_own_digest(void)
 {
     struct error ignored;
-    if (!program_digest_file(own_file, own_digest, &ignored)) {
+    if (!checked_digest_file(own_file, own_digest, &ignored)) {
         own_digest[0] = '\0';
     }
 }

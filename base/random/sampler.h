@@ -47,7 +47,7 @@ PHILOX_INLINE int64_t sampler_epoch_batches(const struct sampler *sampler)
 
 /*
  * Prepares the order of an epoch (0, 1, ...; its low 57 bits count) within one part of it: of the examples of window
- * `part` - 1 or of the blocks, for data sets that stream (worker/data/streaming). part 0: the whole set.
+ * `part` - 1 or of the blocks, for data sets that stream (worker/data/streaming.h). part 0: the whole set.
  */
 PHILOX_INLINE void sampler_order_make_part(struct sampler_order *order, const struct sampler *sampler, uint32_t part,
                                            int64_t epoch)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 
 enum { FIRST_ROOM = 1024 };
 

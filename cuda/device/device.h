@@ -41,7 +41,7 @@ struct device_shape {
     float huber_delta, quantile;
     float label_smoothing;
     double dropout;
-    double clip_norm;      /* of a batch's gradient (worker/clip.h); 0: no clipping */
+    double clip_norm;      /* of a batch's gradient (worker/cpu/clip.h); 0: no clipping */
     uint64_t memory_limit; /* bytes it may use on the device; 0: no limit */
 };
 
@@ -92,7 +92,7 @@ static inline struct device_examples device_examples_part(const struct device_sh
 
 /*
  * float32: products and sums in float32, by fused multiply-adds. tf32, bfloat16: tensor cores multiply rounded operands
- * and accumulate in float32 (cuda/kernels/tensor.cuh), as separate kernels, since the persistent one is float32 only.
+ * and accumulate in float32 (cuda/kernels/dense.cuh), as separate kernels, since the persistent one is float32 only.
  */
 
 /* The outcome of one or more steps, as worker/engine.h's train_result. */

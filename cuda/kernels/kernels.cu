@@ -1,5 +1,4 @@
 /* The kernels' entry points, which the host finds by name; compiled into one fatbin. */
-#include "cuda/kernels/apply.cuh"
 #include "cuda/kernels/batch.cuh"
 #include "cuda/kernels/dense.cuh"
 #include "cuda/kernels/sharded.cuh"

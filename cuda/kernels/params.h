@@ -130,7 +130,7 @@ enum kernel_apply {
 enum kernel_tile { TILE_SMALL, TILE_MEDIUM, TILE_LARGE, TILE_TENSOR, TILES };
 
 /*
- * Tile sides, and dynamic shared memory per block (cuda/kernels/gemm.cuh, tensor.cuh). Threads: KERNEL_BLOCK_THREADS.
+ * Tile sides, and dynamic shared memory per block (cuda/kernels/dense.cuh). Threads: KERNEL_BLOCK_THREADS.
  */
 enum {
     KERNEL_SMALL_TILE = 32,

@@ -10,8 +10,8 @@
 
 #include <llhttp.h>
 
+#include "net/socket.h"
 #include "net/tls/web.h"
-#include "net/wake.h"
 #include "observe/http/server.h"
 
 enum { MOST_ERROR_TEXT = 512, READ_BYTES = 16 * 1024, PEER_BUCKETS = 1024 };
@@ -143,6 +143,14 @@ struct http_server {
     atomic_int connection_count, stream_count;
 };
 
+/* --- connection.c --- */
+
+void connection_live(struct http_connection *connection, enum connection_life life); /* sets a new deadline */
+void connection_enter(struct http_connection *connection); /* the queue of its life, with its deadline */
+void connection_leave(struct http_connection *connection);
+void connection_watch(struct http_connection *connection); /* updates epoll to what it waits for now */
+void connection_watch_for(struct http_connection *connection, uint32_t events);
+
 /* --- parse.c --- */
 
 void parse_begin(struct http_connection *connection);
@@ -158,10 +166,10 @@ uint8_t *parse_room(struct http_connection *connection, size_t *size);
 void request_free(struct http_request *request); /* NULL is fine */
 void requests_free_spare(struct http_server *server);
 
+/* --- answer.c --- */
+
 /* Answers a browser that asks whether a page may send a request. */
 void answer_preflight(struct http_connection *connection);
-
-/* --- answer.c --- */
 
 /* Answers the current request; if there is none, the connection ends with the answer. */
 void answer_now(struct http_connection *connection, const struct http_answer *answer);
@@ -170,10 +178,5 @@ bool output_add(struct http_connection *connection, const void *bytes,
                 size_t size); /* copies; false: no memory for it */
 void output_sent(struct http_connection *connection, size_t size);
 void output_free(struct http_connection *connection);
-
-/* --- loop.c --- */
-
-void connection_live(struct http_connection *connection, enum connection_life life); /* sets a new deadline */
-void connection_watch(struct http_connection *connection); /* updates epoll to what it waits for now */
 
 #endif

@@ -41,15 +41,6 @@ enum {
     LOOKED_AT = 64,              /* of each life: candidates when room must be made */
 };
 
-static double time_for(enum connection_life life)
-{
-    static const int seconds[LIFE_COUNT] = {
-        [LIFE_IDLE] = HTTP_IDLE_S,      [LIFE_SHAKING] = HTTP_HEAD_S, [LIFE_HEAD] = HTTP_HEAD_S,
-        [LIFE_BODY] = HTTP_MOVE_S,      [LIFE_HANDLED] = 0,           [LIFE_ANSWERING] = HTTP_MOVE_S,
-        [LIFE_STREAMING] = HTTP_MOVE_S, [LIFE_ENDING] = HTTP_MOVE_S,  [LIFE_LINGERING] = HTTP_LINGER_S};
-    return seconds[life] == 0 ? (double)INFINITY : seconds[life];
-}
-
 /* --- Addresses --- */
 
 /* IPv4 as mapped into IPv6, and of IPv6 the network: a subscriber has all its addresses. */
@@ -110,59 +101,6 @@ static void caller_leave(struct http_server *server, struct caller *peer)
 
 /* --- Lives --- */
 
-static void leave_queue(struct http_connection *connection)
-{
-    struct queue *queue = &connection->server->queues[connection->life];
-    *(connection->before ? &connection->before->after : &queue->first) = connection->after;
-    *(connection->after ? &connection->after->before : &queue->last) = connection->before;
-}
-
-static void enter_queue(struct http_connection *connection)
-{
-    struct queue *queue = &connection->server->queues[connection->life];
-    connection->before = queue->last;
-    connection->after = NULL;
-    *(queue->last ? &queue->last->after : &queue->first) = connection;
-    queue->last = connection;
-}
-
-static void watch_for(struct http_connection *connection, uint32_t events)
-{
-    events |= connection->left_s > 0 ? 0 : (uint32_t)EPOLLRDHUP;
-    if (events != connection->events) {
-        connection->events = events;
-        struct epoll_event event = {.events = events, .data.ptr = connection};
-        epoll_ctl(connection->server->poll_fd, EPOLL_CTL_MOD, connection->fd, &event);
-    }
-}
-
-void connection_watch(struct http_connection *connection)
-{
-    static const uint32_t wanted[LIFE_COUNT] = {
-        [LIFE_IDLE] = EPOLLIN, [LIFE_SHAKING] = EPOLLIN,   [LIFE_HEAD] = EPOLLIN,
-        [LIFE_BODY] = EPOLLIN, [LIFE_STREAMING] = EPOLLIN, [LIFE_LINGERING] = EPOLLIN};
-    const bool writes = connection->first || connection->life == LIFE_ENDING ||
-                        (connection->session && web_session_wants_write(connection->session));
-    const uint32_t events = wanted[connection->life] | (writes ? (uint32_t)EPOLLOUT : 0);
-    /*
-     * Most peers send nothing while they wait for an answer, so it does not matter that epoll would report it
-     * (on_event).
-     */
-    if (connection->life != LIFE_HANDLED || writes || !(connection->events & EPOLLIN)) {
-        watch_for(connection, events);
-    }
-}
-
-void connection_live(struct http_connection *connection, enum connection_life life)
-{
-    leave_queue(connection);
-    connection->life = life;
-    connection->since_s = connection->server->now_s;
-    connection->deadline_s = connection->since_s + time_for(life);
-    connection->moved = 0;
-    enter_queue(connection);
-}
-
 static void let_pending_go(struct http_connection *connection)
 {
     free(connection->pending);
@@ -181,7 +119,7 @@ static void drop(struct http_connection *connection)
 {
     struct http_server *server = connection->server;
     const bool is_kept = connection->life == LIFE_HANDLED; /* by a handler, whose answer will be discarded */
-    leave_queue(connection);
+    connection_leave(connection);
     if (connection->life == LIFE_STREAMING) {
         atomic_fetch_sub(&server->stream_count, 1);
         assert(connection->peer); /* known since its first byte */
@@ -452,7 +390,7 @@ static void on_event(struct http_connection *connection, uint32_t events)
     if ((events & (EPOLLERR | EPOLLHUP)) && (is_handled || !(events & EPOLLIN))) {
         drop(connection);
     } else if (is_handled && (events & (EPOLLRDHUP | EPOLLIN))) {
-        watch_for(connection, 0); /* what arrives meanwhile is read after the answer */
+        connection_watch_for(connection, 0); /* what arrives meanwhile is read after the answer */
     } else {
         move_on(connection);
     }
@@ -583,9 +521,8 @@ static void add_connection(struct http_server *server, int fd, const struct endp
     connection->events = EPOLLIN | EPOLLRDHUP;
     connection->life = server->options.keys ? LIFE_SHAKING : LIFE_IDLE;
     connection->since_s = server->now_s;
-    connection->deadline_s = server->now_s + time_for(connection->life);
     parse_begin(connection);
-    enter_queue(connection);
+    connection_enter(connection);
     atomic_fetch_add(&server->connection_count, 1);
 }
 

@@ -10,7 +10,7 @@
 
 #include <sodium.h>
 
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "observe/http/internal.h"
 
 enum {
@@ -505,17 +505,6 @@ static void find_origin(struct http_connection *connection)
         is_listed(connection->server->options.cors, origin, strlen(origin))) {
         request->origin = origin;
     }
-}
-
-void answer_preflight(struct http_connection *connection)
-{
-    answer_now(connection,
-               &(struct http_answer){.status = 204,
-                                     .headers = "Access-Control-Allow-Methods: GET, HEAD, POST\r\n"
-                                                "Access-Control-Allow-Headers: Authorization, Content-Type, "
-                                                "Content-Encoding, Inference-Header-Content-Length, Last-Event-ID\r\n"
-                                                "Access-Control-Allow-Private-Network: true\r\n"
-                                                "Access-Control-Max-Age: 600\r\n"});
 }
 
 /* Hard refusals: what follows can't be trusted. */

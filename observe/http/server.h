@@ -20,6 +20,7 @@
 
 #include "base/budget.h"
 #include "base/error.h"
+#include "observe/http/server.h"
 
 enum {
     HTTP_MOST_HEAD = 16 * 1024, /* bytes of a request's line and headers */
@@ -169,5 +170,33 @@ void http_stream_end(struct http_stream *stream);
 
 /* Copies the bytes. False if out of memory: nothing is sent. */
 bool http_stream_send(struct http_stream *stream, const void *bytes, size_t size);
+
+/* --- Embedded files --- */
+
+/* The files of a page, embedded compressed in the program (observe/page/page.mk). */
+
+struct file {
+    const char *path, *type;
+    const uint8_t *bytes, *end; /* gzip */
+};
+
+/* Declares where build/page/`path`.gz lies in the program: `name` up to `name`_end. */
+#define FILES_EMBED(name, path)                                                                                        \
+    __asm__(".section .rodata.page, \"a\", @progbits\n" #name ":\n"                                                    \
+            ".incbin \"build/page/" path ".gz\"\n" #name "_end:\n"                                                     \
+            ".previous\n");                                                                                            \
+    extern const uint8_t name[] __attribute__((visibility("hidden")));                                                 \
+    extern const uint8_t name##_end[] __attribute__((visibility("hidden")))
+
+/* A route handler: "/" and the files that the page of members uses. */
+void files_get(void *context, struct http_request *request);
+
+/*
+ * Answers with a file of another page; a path of NULL ends the table, which must contain every path that a route names.
+ */
+void files_answer(const struct file *files, struct http_request *request);
+
+/* Answers 200 with the file, unpacked for a client that does not accept gzip. headers: more lines. */
+void file_answer(const struct file *file, const char *headers, struct http_request *request);
 
 #endif

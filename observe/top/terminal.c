@@ -15,8 +15,7 @@
 #include <wchar.h>
 
 #include "base/clock.h"
-#include "base/text/printable.h"
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 
 /* --- The screen --- */
 

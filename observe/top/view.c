@@ -9,8 +9,8 @@
 #include <strings.h>
 #include <time.h>
 
-#include "base/text/count.h"
-#include "observe/history.h"
+#include "base/text/text.h"
+#include "observe/board.h"
 #include "observe/top/terminal.h"
 
 /* --- Curves --- */
@@ -287,8 +287,7 @@ static void write_host(const struct board_member *member, char text[CELL])
 
 static void write_version(const struct board_member *member, char text[CELL])
 {
-    write_number(text, "%.0f",
-                 member->has_version && member->config_version >= 0 ? (double)member->config_version : (double)NAN);
+    write_number(text, "%.0f", member->config_version >= 0 ? (double)member->config_version : (double)NAN);
 }
 
 static void write_program(const struct board_member *member, char text[CELL])

@@ -12,7 +12,7 @@
  * are held out), of pictures image_shape (height, width, channels) and image_fit (how others are fitted: scale or
  * digits), and if their folders have names class_names, data (the fingerprint of the training set:
  * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few
- * held-out rows with the model's answers: worker/kept_rows.h), config_digest, fleet_version, and "digest":
+ * held-out rows with the model's answers: worker/evaluation/kept_rows.h), config_digest, fleet_version, and "digest":
  * BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified before
  * anything else is trusted. With a key (checkpoint_use_key) the digest is BLAKE2b's keyed one, and digest_key says with
  * which key: then it proves not only that the file is intact, but that someone with the key wrote it.
@@ -23,12 +23,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/stat.h>
 
 #include "base/config.h"
 #include "base/error.h"
-#include "ps/store/model.h"
 #include "ps/checkpoint/safetensors.h"
+#include "ps/store/model.h"
 #include "ps/store/store.h"
 
 enum { CHECKPOINT_MAX_PATH = 4096, CHECKPOINT_DATA_TEXT = 192 };
@@ -106,9 +105,6 @@ const char *checkpoint_path(const struct checkpoint_file *file);
 /* In hex: what tells checkpoints apart, since a run that is trained anew ends at the same step. */
 enum { CHECKPOINT_DIGEST_HEX = 64 };
 const char *checkpoint_digest(const struct checkpoint_file *file);
-
-/* Of the open file, which may have been replaced since. */
-bool checkpoint_status(const struct checkpoint_file *file, struct stat *status);
 const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file);
 
 /* The trained model: sets layers, layer_count and activation; the rest of `config` stays. */

@@ -445,11 +445,6 @@ const char *checkpoint_digest(const struct checkpoint_file *file)
     return file->digest;
 }
 
-bool checkpoint_status(const struct checkpoint_file *file, struct stat *status)
-{
-    return fstat(file->fd, status) == 0;
-}
-
 const char *checkpoint_path(const struct checkpoint_file *file)
 {
     return file->path;

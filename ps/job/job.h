@@ -37,10 +37,10 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "net/endpoint.h"
 #include "net/handshake.h"
 #include "net/member.h"
 #include "net/message.h"
+#include "net/socket.h"
 #include "ps/job/aggregation.h"
 #include "ps/job/plan.h"
 

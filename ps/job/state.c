@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "ps/job/internal.h"
 
 /* --- Actions --- */

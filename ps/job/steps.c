@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config/diff.h"
+#include "base/config/keys.h"
 #include "base/simulation.h"
 #include "ps/job/internal.h"
 #include "ps/store/model.h"

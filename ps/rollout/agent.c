@@ -13,8 +13,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config/diff.h"
-#include "base/config/pace.h"
+#include "base/config.h"
+#include "base/config/keys.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/restart.h"

@@ -12,7 +12,7 @@
 
 #include <sodium.h>
 
-#include "base/config/diff.h"
+#include "base/config/keys.h"
 #include "net/bytes.h"
 
 static const char magic[] = "trainer rollout manifest 3\n";

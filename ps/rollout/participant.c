@@ -26,7 +26,7 @@
 #include "base/text/address.h"
 #include "base/trust.h"
 #include "net/message.h"
-#include "net/endpoint.h"
+#include "net/socket.h"
 
 enum { TRIES = 100 /* after a refusal, one order in this many is tried again: the cause may be gone */ };
 

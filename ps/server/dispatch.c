@@ -50,6 +50,7 @@ static const struct request *request_of(uint16_t type)
         [MESSAGE_get_model] = {SENDERS_WORKERS, serve_get_model},
         [MESSAGE_pull] = {SENDERS_WORKERS, serve_pull, .is_quick = true},
         [MESSAGE_push] = {SENDERS_WORKERS, serve_push},
+        [MESSAGE_local] = {SENDERS_WORKERS, serve_local},
         [MESSAGE_read] = {SENDERS_WORKERS, serve_read},
         [MESSAGE_describe] = {SENDERS_WORKERS, serve_describe},
         [MESSAGE_layers] = {SENDERS_WORKERS, serve_layers},

@@ -11,7 +11,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/usage.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
+#include "net/local.h"
 #include "ps/server/coordinator.h"
 #include "ps/status.h"
 
@@ -106,6 +107,33 @@ bool serve_get_place(struct session *session, struct error *error)
     server_unlock(server);
     return verdict.code != 0 ? serve_send_error(session, request, verdict.code, verdict.message, error)
                              : serve_send(session, MESSAGE_place, request, &place, error);
+}
+
+/* A worker on this machine offers to exchange through shared memory. */
+bool serve_local(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    const struct message_local *offer = &session->channel->message.local;
+    struct local *local = NULL;
+    struct error why = {""};
+    int fd = -1;
+    server_lock(server);
+    const size_t bytes = server->shard ? shard_floats(server->shard) * sizeof(float) : LOCAL_RING_MOST;
+    server_unlock(server);
+    if (!server->config->cluster.local) {
+        error_set(&why, "it was started with --local=false");
+    } else if (connection_is_local(session->channel->connection)) {
+        error_set(&why, "it is in use already");
+    } else {
+        local_take(&local, &fd, offer->name, offer->secret, bytes, &why);
+    }
+    const struct message_local_taken taken = {.why_not = why.text};
+    const bool sent = serve_send(session, MESSAGE_local_taken, session->channel->frame.request, &taken, error);
+    if (local && !sent) {
+        local_free(local);
+        close(fd);
+    }
+    return sent && (!local || connection_move(session->channel->connection, local, fd, error));
 }
 
 bool serve_ping(struct session *session, struct error *error)

@@ -132,6 +132,7 @@ bool serve_release(struct session *session, struct error *error);
 
 /* Members and the job. */
 bool serve_heartbeat(struct session *session, struct error *error);
+bool serve_local(struct session *session, struct error *error);
 bool serve_get_place(struct session *session, struct error *error);
 bool serve_ping(struct session *session, struct error *error);
 bool serve_pong(struct session *session, struct error *error);

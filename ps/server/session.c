@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/profile.h"
-#include "net/spans.h"
+#include "net/message.h"
 #include "ps/store/codec.h"
 
 /* --- Frames --- */

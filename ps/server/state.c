@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/condition.h"
 #include "base/log.h"
+#include "base/threads.h"
 
 void server_lock(struct server *server)
 {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/config/diff.h"
+#include "base/config/keys.h"
 #include "base/memory.h"
 #include "ps/shard/internal.h"
 #include "ps/store/rounds.h"

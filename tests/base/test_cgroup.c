@@ -1,5 +1,5 @@
 /* The limits of a process's own cgroup and of those above it, in folders made like the kernel's. */
-#include "base/cgroup.h"
+#include "base/memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/condition.h"
+#include "base/threads.h"
 
 /* A clock that stands still, and a record of who waits until when. */
 static struct {

@@ -139,12 +139,22 @@ static void a_process_knows_what_it_may_take(void **state)
     assert_true(bytes > mib);
 }
 
+static void more_than_there_is_is_not_free(void **state)
+{
+    (void)state;
+    assert_true(memory_is_free(mib, mib));
+    assert_false(memory_is_free(SIZE_MAX / 4, 0));
+    assert_false(memory_is_free(mib, SIZE_MAX / 4));
+    assert_false(memory_is_free(SIZE_MAX, SIZE_MAX));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(aligned_to_cache_lines),         cmocka_unit_test(zeroed_to_the_last_byte),
         cmocka_unit_test(what_no_machine_has_is_refused), cmocka_unit_test(what_must_be_there_ends_the_process),
         cmocka_unit_test(nothing_is_memory_too),          cmocka_unit_test(a_process_knows_what_it_may_take),
+        cmocka_unit_test(more_than_there_is_is_not_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -196,20 +196,28 @@ class Bench:
 
     def load(self):
         for workers, peer in PS_LITE.items():
-            found = [self.push_pull(workers, "--insecure")["rounds_per_s"] for _ in range(self.rounds)]
+            found = [self.push_pull(workers, "--insecure", "--local=false")["rounds_per_s"]
+                     for _ in range(self.rounds)]
             show(f"push + pull of {FLOATS:,} floats, plain text, {workers} worker{'s' * (workers > 1)}",
                  round(statistics.median(found), 1), peer, unit="rounds/s", each=[round(each) for each in found],
                  floor_is="ps-lite's on another machine")
         key = f"--fleet_key={self.key}"
-        found = [self.push_pull(2, key) for _ in range(self.rounds)]
-        show(f"push + pull of {FLOATS:,} floats, TLS, 2 workers",
-             round(statistics.median(one["rounds_per_s"] for one in found), 1), unit="rounds/s")
+        local = []
+        found = []
+        for _ in range(self.rounds):
+            found.append(self.push_pull(2, key, "--local=false"))
+            local.append(self.push_pull(2, key)["rounds_per_s"])
+        tls = statistics.median(one["rounds_per_s"] for one in found)
+        show(f"push + pull of {FLOATS:,} floats, TLS, 2 workers", round(tls, 1), unit="rounds/s")
+        show(f"push + pull of {FLOATS:,} floats, shared memory, 2 workers", round(statistics.median(local), 1), 6000,
+             aim=12000, unit="rounds/s", each=[round(each) for each in local],
+             times_tls=round(statistics.median(local) / tls, 2))
         limit = (16 * 2**20 + 4 * FLOATS * (2 + 0 + 2 * 2)) / 2**20
         show("peak resident size of a ps with 2 workers, sgd", round(max(one["ps_peak_bytes"] for one in found) / 2**20,
                                                                      1),
              most=round(limit, 1), unit="MiB")
         # Over ten seconds this depends largely on where the scheduler first put 512 threads of two processes.
-        many = self.push_pull(256, key, "--layers=784,16,10", seconds=30)
+        many = self.push_pull(256, key, "--layers=784,16,10", "--local=false", seconds=30)
         show("256 workers on one ps, TLS, half a minute: fastest worker's rounds, times the slowest's",
              round(many["fastest"] / many["slowest"], 2), most=2, rounds_per_s=many["rounds_per_s"],
              ps_MiB=round(many["ps_peak_bytes"] / 2**20, 1))

@@ -20,14 +20,14 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/config/pace.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/text/address.h"
 #include "net/channel.h"
 #include "net/handshake.h"
+#include "ps/identity.h"
 #include "ps/job/job.h"
 #include "ps/store/model.h"
-#include "ps/identity.h"
 
 enum { MAX_SETTINGS = 64, THREADS = 4, START_S = 300, ANSWER_S = 60, AT_A_TIME = 256, STACK = 1 << 20 };
 

@@ -80,8 +80,10 @@ static bool connect_once(struct worker *worker)
         return false;
     }
     channel_open(&worker->channel, connection);
-    if (handshake_connect(&worker->channel, &worker->identity, &ps, &peer, soon(), NULL, &worker->error)) {
-        return true;
+    struct error why_not = {""};
+    if (handshake_connect(&worker->channel, &worker->identity, &ps, &peer, soon(), NULL, &worker->error) &&
+        (!load->config.cluster.local || handshake_offer_memory(&worker->channel, soon(), &why_not, &worker->error))) {
+        return why_not.text[0] == '\0' || error_set(&worker->error, "no shared memory: %s", why_not.text);
     }
     channel_close(&worker->channel);
     return false;

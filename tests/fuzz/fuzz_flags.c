@@ -4,10 +4,9 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "base/cli/flags.h"
+#include "base/cli/command.h"
 #include "base/config.h"
 #include "base/config/keys.h"
-#include "base/config/layer_devices.h"
 #include "base/text/address.h"
 #include "net/member.h"
 

@@ -4,7 +4,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "observe/http/internal.h"
 
 enum { MOST_REQUESTS = 4, MOST_BODY = 1024 };

@@ -23,7 +23,7 @@ static bool decode(struct stream *stream, struct error *error)
         return false;
     }
     uint8_t sum = 0;
-    for (uint64_t i = 0; i < header.bytes + IDX_PADDING; i++) {
+    for (uint64_t i = 0; i < header.bytes + EXAMPLES_PADDING; i++) {
         sum = (uint8_t)(sum | (i < header.bytes ? 0 : elements[i]));
     }
     assert(sum == 0);

@@ -4,7 +4,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/kept_rows.h"
+#include "worker/evaluation/kept_rows.h"
 
 enum { INPUTS = 6, NUMBERS = 2, CODES = 2, OUTPUTS = 2 };
 

@@ -6,7 +6,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include "net/credentials.h"
-#include "net/minisign.h"
 #include "net/operator_key.h"
 
 static void check_credentials(const char *path)

@@ -1,7 +1,7 @@
 /* Arbitrary Slurm variables, one per line: refused with a message, or a role with its lists of hosts. */
 #include "tests/fuzz/fuzz.h"
 
-#include "base/config/slurm.h"
+#include "base/config/scheduler.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {

@@ -7,8 +7,7 @@
 #include <cJSON.h>
 
 #include "base/text/json.h"
-#include "base/text/printable.h"
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 
 static void check_places(const char *text, size_t size, const cJSON *value, int *path, int depth)
 {

@@ -1,7 +1,7 @@
 /* Arbitrary TF_CONFIG: refused with a one-line message that begins with its name, or a role with its lists of hosts. */
 #include "tests/fuzz/fuzz.h"
 
-#include "base/config/tf_config.h"
+#include "base/config/scheduler.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {

@@ -11,7 +11,7 @@
 
 #include <mbedtls/ssl.h>
 
-#include "net/accept_queue.h"
+#include "net/listener_internal.h"
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "net/transport.h"

@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "base/text/json.h"
-#include "worker/profile/trace.h"
+#include "worker/export/profile.h"
 
 static void check_traces(const struct trace *traces, int count)
 {

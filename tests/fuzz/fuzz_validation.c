@@ -1,7 +1,7 @@
 /* The counts of another worker's validation: refused, and nothing is added; or added, and written again unchanged. */
 #include "tests/fuzz/fuzz.h"
 
-#include "worker/evaluation_part.h"
+#include "worker/evaluation/validation.h"
 
 enum { OUTPUTS = 3, TARGETS = 2, ROOM = 1 << 20 };
 

@@ -14,9 +14,6 @@ import sys
 
 from house import File, functions
 
-# Folders with circles of calls that are still to be undone. No others may come, and what has none leaves this list.
-CIRCLES_OF_CALLS = ("base/process", "observe/http")
-
 USE = re.compile(r"(?<![\w.>])[A-Za-z_]\w*")  # of a name, but not of a member
 INCLUDE = re.compile(r'^#[ \t]*include[ \t]*"([^"]+)"', re.M)
 
@@ -94,23 +91,10 @@ def calls_between(files):
             for file in files}
 
 
-def circles_of_calls(paths):
-    """Lines about circles that are not allowed, and about folders that have none any more."""
-    arrows = calls_between([File(path) for path in paths if path.endswith(".c") and not path.startswith("tests/")])
-    used = set()
-    for way in circles(arrows):
-        folders = [folder for folder in CIRCLES_OF_CALLS if all(path.startswith(folder) for path in way)]
-        used.update(folders)
-        if not folders:
-            yield "circle of calls: " + " -> ".join(way)
-    for folder in CIRCLES_OF_CALLS:
-        if folder not in used and any(path.startswith(folder) for path in arrows):
-            yield f"{folder} has no circle of calls any more: take it off the list in tests/lint/circles.py"
-
-
 def main(paths):
     found = ["circle of includes: " + " -> ".join(way) for way in circles(arrows_between_modules(read(paths)))]
-    found += circles_of_calls(paths)
+    sources = [File(path) for path in paths if path.endswith(".c") and not path.startswith("tests/")]
+    found += ["circle of calls: " + " -> ".join(way) for way in circles(calls_between(sources))]
     for line in found:
         print(line)
     return 1 if found else 0

@@ -19,8 +19,9 @@ PARAMETERS = 8
 
 # Rooms and documents that use the field's words: names, comments and texts without the words below. The list grows.
 WORDS_KEPT_OUT_OF = ("docs/security.md", "net/", "tests/lint/", "base/cli/", "base/encoding/", "base/kernels/",
-                     "base/random/", "base/text/", "cuda/", "worker/clients/", "worker/cpu/", "worker/data/streaming/",
-                     "worker/data/tfrecord/", "worker/gpu/", "worker/profile/", "worker/remote/exchange/")
+                     "base/random/", "base/text/", "cuda/", "worker/clients/", "worker/cpu/", "worker/data/source",
+                     "worker/data/streaming", "worker/data/tfrecord/", "worker/export/profile", "worker/gpu/",
+                     "worker/remote/exchange/")
 
 # A word of nobody else's -> what the field calls it.
 WORDS = {

@@ -1,5 +1,5 @@
 /* New connections are classified by their first bytes, and closed when their time is over. */
-#include "net/accept_queue.h"
+#include "net/listener_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

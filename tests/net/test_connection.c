@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/sanitizer.h"
+#include "base/memory.h"
 #include "net/transport.h"
 #include "tests/net/first_look.h"
 #include "tests/net/fleet_key.h"

@@ -1,5 +1,5 @@
 /* Names to addresses and back, before a deadline, whatever the name server does; members by name; sockets. */
-#include "net/endpoint.h"
+#include "net/socket.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,7 +21,6 @@
 #include <cmocka.h>
 
 #include "net/member.h"
-#include "net/socket.h"
 #include "tests/net/accepting.h"
 #include "tests/net/first_look.h"
 

@@ -22,7 +22,6 @@
 
 #include "base/cli/commands.h"
 #include "net/credentials.h"
-#include "net/minisign.h"
 #include "net/operator_key.h"
 #include "tests/net/loopback.h"
 

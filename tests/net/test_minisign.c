@@ -11,7 +11,7 @@
 
 #include <sodium.h>
 
-#include "net/minisign.h"
+#include "net/operator_key.h"
 #include "tests/net/loopback.h"
 
 /* `minisign -G -W` and `minisign -S -m vector -t 'trainer 0.1.0'` (0.11), of "released\n". */

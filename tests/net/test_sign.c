@@ -10,7 +10,7 @@
 
 #include "base/cli/commands.h"
 #include "base/file.h"
-#include "net/minisign.h"
+#include "net/operator_key.h"
 #include "tests/net/loopback.h"
 
 static char folder[64];

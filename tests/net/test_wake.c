@@ -2,7 +2,7 @@
  * Waits with a deadline, on a poll that does all it is allowed to: returns early, is interrupted, and can't wait long
  * at a time. The test's own clock advances by what poll waits.
  */
-#include "net/wake.h"
+#include "net/socket.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

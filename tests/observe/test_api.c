@@ -16,7 +16,7 @@
 #include "base/text/json.h"
 #include "net/socket.h"
 #include "observe/api.h"
-#include "observe/top/client.h"
+#include "observe/top/top.h"
 
 struct world {
     struct board board;
@@ -130,7 +130,7 @@ static void fill(struct world *world)
     strcpy(members[1].role, "worker");
     members[1].task = 7;
     members[1].is_missing = true;
-    members[1].silent_ms = members[1].global_step = -1;
+    members[1].silent_ms = members[1].global_step = members[1].config_version = -1;
     members[1].loss = members[1].memory_bytes = (double)NAN;
     struct board_rollout *rollout = &world->board.rollout;
     rollout->is_under_way = true;

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "observe/history.h"
+#include "observe/board.h"
 
 static const double BEGIN = 1790000000;
 

@@ -89,7 +89,7 @@ static void all_that_a_ps_says_is_shown(void **state)
     assert_string_equal(member.program, "trainer 1");
     assert_string_equal(member.digest, "abc");
     assert_string_equal(member.message, "busy");
-    assert_true(!member.is_missing && member.has_version);
+    assert_true(!member.is_missing && member.config_version >= 0);
     assert_int_equal(member.silent_ms, 250);
     assert_int_equal(member.generation, 4);
     assert_int_equal(member.global_step, 100);
@@ -116,7 +116,7 @@ static void what_nobody_knows_stays_unknown(void **state)
     (void)state;
     status_show(&member, &said, "a:1");
     is(&member, "ps", 0, "absent");
-    assert_true(member.is_missing && !member.has_version);
+    assert_true(member.is_missing && member.config_version < 0);
     assert_int_equal(member.silent_ms, -1);
     assert_true(isnan(member.memory_bytes));
     said.state = STATE_LOST;
@@ -245,7 +245,7 @@ static void ps_0_knows_versions_best(void **state)
     assert_int_equal(members[WORKER_0].silent_ms, 20);
     assert_int_equal(members[WORKER_0].config_version, 9);
     assert_string_equal(members[WORKER_0].digest, "beef");
-    assert_true(members[WORKER_0].has_version);
+    assert_true(members[WORKER_0].config_version >= 0);
     assert_int_equal(members[WORKER_1].config_version, 8); /* ps 0 has never seen it */
     assert_string_equal(members[WORKER_1].digest, "cafe");
     end();

@@ -13,7 +13,7 @@
 #include "serve/model.h"
 
 static char folder[] = "/tmp/test_model.XXXXXX";
-static char path[sizeof folder + 32];
+static char path[sizeof folder + 64];
 
 /* kept_rows: NULL: none. Every answer of the model is 0. */
 static void write_checkpoint(int64_t step, const char *kept_rows)
@@ -114,13 +114,52 @@ static void test_a_model_is_checked_on_the_rows_kept_with_it(void **unused)
     config_free(&config);
 }
 
+static void write_text(const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* A folder whose checkpoints can't be used is tried once for each change of its checkpoints, in place too. */
+static void test_a_failure_is_not_repeated_until_something_changes(void **unused)
+{
+    (void)unused;
+    struct config config;
+    struct served served = {.workers = 1};
+    struct budget budget = {.most = 1 << 20};
+    struct error error;
+    config_defaults(&config);
+    assert_true(served_init(&served, "model", folder, &error));
+    served.config = &config;
+    served.budget = &budget;
+    unlink(path);
+    for (int round = 0; round < 3; round++) { /* empty, damaged, damaged otherwise */
+        assert_false(served_refresh(&served, &error));
+        assert_true(served_refresh(&served, &error));
+        assert_int_equal(served.failures, round + 1);
+        write_text(round == 0 ? "x" : "damaged");
+    }
+    write_checkpoint(1, NULL);
+    refresh(&served);
+    assert_int_equal(served.current->number, 1);
+    write_text("damaged"); /* and beside a model in service */
+    assert_false(served_refresh(&served, &error));
+    assert_true(served_refresh(&served, &error));
+    assert_int_equal(served.failures, 4);
+    assert_int_equal(served.current->number, 1);
+    served_destroy(&served);
+    config_free(&config);
+}
+
 static int set_up(void **unused)
 {
     (void)unused;
     if (!mkdtemp(folder)) {
         return -1;
     }
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    snprintf(path, sizeof path, "%s/model-0000000001.safetensors", folder);
     return 0;
 }
 
@@ -136,6 +175,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_request_frees_a_model),
         cmocka_unit_test(test_a_model_is_checked_on_the_rows_kept_with_it),
+        cmocka_unit_test(test_a_failure_is_not_repeated_until_something_changes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

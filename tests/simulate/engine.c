@@ -17,7 +17,7 @@
 #include "tests/simulate/world.h"
 #include "worker/engine.h"
 #include "worker/engine_choose.h"
-#include "worker/load.h"
+#include "worker/initial.h"
 
 /* A worker that is told to stop does so after the current step, and is not waited for much longer. */
 static const double MOST_STEP_S = 48;

@@ -91,7 +91,7 @@ static int make_build(enum kind kind, int architecture)
     memcpy(build->bytes, &head, sizeof head);
     memcpy(build->bytes + sizeof head, &segment, sizeof segment);
     memcpy(build->bytes + sizeof head + sizeof segment, &mark, sizeof mark);
-    program_digest(build->bytes, build->size, build->digest);
+    checked_digest(build->bytes, build->size, build->digest);
     return programs.build_count++;
 }
 
@@ -108,7 +108,7 @@ static int find_build(const char *digest)
 static int by_bytes(const uint8_t *bytes, size_t size)
 {
     char digest[PROGRAM_DIGEST_HEX + 1];
-    program_digest(bytes, size, digest);
+    checked_digest(bytes, size, digest);
     return find_build(digest);
 }
 

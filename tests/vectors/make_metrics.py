@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes metrics_vectors.h: scikit-learn's metrics of small examples, for tests/worker/test_metrics.c.
+"""Writes metrics_vectors.h: scikit-learn's metrics of small examples, for tests/worker/evaluation/test_metrics.c.
 
 Needs scikit-learn, which `make test` does not: run it by `make vectors`. Both sides make the examples from integers
 (see case_values() here and in the test), with ties among the scores and classes that never occur.

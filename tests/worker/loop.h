@@ -24,7 +24,6 @@
 #include "observe/observe.h"
 #include "tests/worker/remote/story.h"
 #include "worker/observed.h"
-#include "worker/observed_model.h"
 #include "worker/report.h"
 
 enum { LOOP_NEVER = -1, LOOP_BATCHES = 4 /* per epoch */ };

@@ -16,18 +16,17 @@
 #include "base/random/sampler.h"
 #include "base/threads.h"
 #include "ps/job/plan.h"
-#include "ps/store/store.h"
+#include "ps/store/codec.h"
 #include "ps/store/model.h"
 #include "ps/store/rounds.h"
-#include "ps/store/codec.h"
+#include "ps/store/store.h"
 #include "worker/clients/partition.h"
 #include "worker/engine.h"
 #include "worker/ensemble.h"
-#include "worker/evaluation_part.h"
+#include "worker/evaluation/validation.h"
 #include "worker/local_steps.h"
 #include "worker/remote/exchange/outbox.h"
 #include "worker/remote/exchange/residual_files.h"
-#include "worker/validation_sum.h"
 
 /* --- Packed messages --- */
 

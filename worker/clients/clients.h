@@ -18,10 +18,10 @@
 #define WORKER_CLIENTS_CLIENTS_H
 
 #include "worker/clients/partition.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 #include "worker/engine.h"
-#include "worker/evaluate.h"
-#include "worker/validators.h"
+#include "worker/evaluation/evaluate.h"
+#include "worker/evaluation/validation.h"
 
 enum { CLIENTS_MAX = 100000 };
 

@@ -7,7 +7,7 @@
 
 #include "base/memory.h"
 #include "base/random/sampler.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 
 /* --- Dividing --- */
 

@@ -25,9 +25,9 @@
 
 #include "base/threads.h"
 #include "ps/store/store.h"
-#include "worker/batch_source.h"
-#include "worker/clip.h"
+#include "worker/cpu/clip.h"
 #include "worker/cpu/pass.h"
+#include "worker/data/batch_source.h"
 #include "worker/engine.h"
 
 enum { INDEXES = 3, DRAWS = 4, VIEWS = 2 };

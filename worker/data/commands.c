@@ -1,6 +1,9 @@
-/* data info and data synth. Both ignore the model: people run them when the data does not fit it. */
-
+/* The commands data and convert. */
+#include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +12,400 @@
 #include <sodium.h>
 
 #include "base/cli/commands.h"
+#include "base/clock.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text/text.h"
 #include "base/text/json.h"
-#include "worker/data/convert.h"
-#include "worker/data/files.h"
+#include "worker/data/dataset.h"
+#include "worker/data/examples.h"
+#include "worker/data/folders.h"
+#include "worker/data/idx.h"
+#include "worker/data/image.h"
+#include "worker/data/names.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/info.h"
-#include "worker/data/folders.h"
-#include "worker/data/names.h"
-#include "worker/dataset.h"
+#include "worker/data/tfrecord/example.h"
+#include "worker/data/tfrecord/reader.h"
+
+/* --- Writers --- */
+
+struct write_options {
+    const char *folder;
+    enum dataset_part part;                               /* DATASET_TRAIN or DATASET_TEST */
+    enum stream_packing packing;                          /* of IDX (no zlib) and TFRecord */
+    int shards;                                           /* TFRecord files */
+    struct example_names names;                           /* TFRecord */
+    void (*progress)(void *context, int done, int count); /* images so far; may be NULL */
+    void *context;
+};
+
+/* trainer convert: data sets written as IDX, TFRecord, or folders of pictures. */
+
+/* --- Compression --- */
+
+/*
+ * Compression of files to be written.
+ *
+ * Compresses in memory, so that the file itself is still written atomically.
+ */
+
+#define ZLIB_CONST /* deflate does not write to its input */
+#include <zlib.h>
+
+enum { ZLIB_WINDOW = 15, GZIP_WINDOW = 15 + 16, MEMORY_LEVEL = 8 };
+
+/* Compresses them, one after another, into malloc'd memory (packed->bytes) as one gzip or zlib stream. */
+static bool pack_parts(const struct file_part *parts, int count, enum stream_packing packing, struct file_part *packed,
+                       struct error *error)
+{
+    z_stream deflater = {0};
+    int window = packing == STREAM_ZLIB ? ZLIB_WINDOW : GZIP_WINDOW;
+    assert(packing == STREAM_ZLIB || packing == STREAM_GZIP);
+    if (deflateInit2(&deflater, Z_DEFAULT_COMPRESSION, Z_DEFLATED, window, MEMORY_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK) {
+        return error_set(error, "out of memory while compressing the images; write them plain");
+    }
+    size_t total = 0;
+    for (int i = 0; i < count; i++) {
+        total += parts[i].size;
+    }
+    size_t bound = deflateBound(&deflater, total);
+    uint8_t *bytes = total <= UINT32_MAX / 2 ? malloc(bound) : NULL;
+    if (!bytes) {
+        deflateEnd(&deflater);
+        return error_set(error, "out of memory while compressing %zu bytes of images; write them plain", total);
+    }
+    deflater.next_out = bytes;
+    deflater.avail_out = (uInt)bound;
+    for (int i = 0; i < count; i++) {
+        deflater.next_in = parts[i].bytes;
+        deflater.avail_in = (uInt)parts[i].size;
+        deflate(&deflater, i + 1 < count ? Z_NO_FLUSH : Z_FINISH);
+    }
+    *packed = (struct file_part){bytes, bound - deflater.avail_out};
+    deflateEnd(&deflater);
+    return true;
+}
+
+/* Writes the parts to `path`, packed or plain, atomically. */
+static bool pack_write(const char *path, const struct file_part *parts, int count, enum stream_packing packing,
+                       struct error *error)
+{
+    struct file_part packed;
+    if (packing == STREAM_PLAIN || packing == STREAM_DETECT) {
+        return file_write_atomic(path, parts, count, error);
+    }
+    if (!pack_parts(parts, count, packing, &packed, error)) {
+        return false;
+    }
+    bool done = file_write_atomic(path, &packed, 1, error);
+    free((void *)(uintptr_t)packed.bytes);
+    return done;
+}
+
+/* --- Writing --- */
+
+/* One writer per kind of file. Each refuses to overwrite a file that exists. */
+
+enum { PROGRESS_EVERY = 256 };
+
+static void report_progress(const struct write_options *options, int done, int count)
+{
+    if (options->progress && (done % PROGRESS_EVERY == 0 || done == count)) {
+        options->progress(options->context, done, count);
+    }
+}
+
+/* Its pixels are the examples', to be read only. */
+static struct image picture_at(const struct examples *examples, int i)
+{
+    return (struct image){.width = examples_columns(examples),
+                          .height = examples->height,
+                          .channels = examples_channels(examples),
+                          .pixels = examples->images + (size_t)i * (size_t)examples->height * (size_t)examples->width};
+}
+
+static bool check_new(const char *path, struct error *error)
+{
+    return !file_exists(path) || error_set(error, "%s: already exists; choose another folder, or remove it", path);
+}
+
+/* --- IDX --- */
+
+static bool write_idx_file(const char *name, const struct write_options *options, int dimensions, const uint32_t *sizes,
+                           const struct file_part *elements, struct error *error)
+{
+    char path[DATA_MAX_PATH], file[64];
+    uint8_t header[IDX_MAX_HEADER];
+    struct file_part parts[2] = {{header, idx_write_header(header, dimensions, sizes)}, *elements};
+    snprintf(file, sizeof file, "%s%s", name, options->packing == STREAM_GZIP ? ".gz" : "");
+    return file_join(path, sizeof path, options->folder, file, error) && check_new(path, error) &&
+           pack_write(path, parts, 2, options->packing, error);
+}
+
+static bool write_idx(const struct examples *examples, const struct write_options *options, struct error *error)
+{
+    bool test = options->part == DATASET_TEST;
+    const uint32_t channels = (uint32_t)examples_channels(examples);
+    uint32_t sizes[] = {(uint32_t)examples->count, (uint32_t)examples->height, (uint32_t)examples_columns(examples),
+                        channels};
+    size_t count = (size_t)examples->count;
+    if (examples->classes > UINT8_MAX + 1) {
+        return error_set(error, "IDX files hold labels up to %d, but the largest is %d; convert to TFRecord", UINT8_MAX,
+                         examples->classes - 1);
+    }
+    uint8_t *labels = malloc(count);
+    if (!labels) {
+        return error_set(error, "out of memory for %zu labels", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        labels[i] = (uint8_t)examples->labels[i];
+    }
+    struct file_part images_part = {examples->images, count * (size_t)examples->height * (size_t)examples->width};
+    struct file_part labels_part = {labels, count};
+    bool done =
+        file_make_folder(options->folder, error) &&
+        write_idx_file(data_file_names[test ? TEST_IMAGES : TRAIN_IMAGES], options, channels > 1 ? 4 : 3, sizes,
+                       &images_part, error) &&
+        write_idx_file(data_file_names[test ? TEST_LABELS : TRAIN_LABELS], options, 1, sizes, &labels_part, error);
+    free(labels);
+    if (done) {
+        report_progress(options, examples->count, examples->count);
+    }
+    return done;
+}
+
+/* --- TFRecord --- */
+
+static bool shard_path(char path[DATA_MAX_PATH], const struct write_options *options, int shard, struct error *error)
+{
+    char file[96];
+    const char *part = options->part == DATASET_TEST ? "test" : "train";
+    if (options->shards == 1) {
+        snprintf(file, sizeof file, "%s.tfrecord", part);
+    } else {
+        snprintf(file, sizeof file, "%s-%05d-of-%05d.tfrecord", part, shard, options->shards);
+    }
+    return file_join(path, DATA_MAX_PATH, options->folder, file, error) && check_new(path, error);
+}
+
+static bool write_shard(const struct examples *examples, const struct write_options *options, int shard, int *done,
+                        struct error *error)
+{
+    char path[DATA_MAX_PATH];
+    struct proto file = {0}, record = {0};
+    bool written = shard_path(path, options, shard, error);
+    for (int i = shard; i < examples->count && written; i += options->shards) {
+        proto_clear(&record);
+        const struct image image = picture_at(examples, i);
+        example_encode(&record, &options->names, &image, examples->labels[i]);
+        tfrecord_append(&file, record.bytes, record.size);
+        report_progress(options, ++*done, examples->count);
+    }
+    written = written && pack_write(path, &(struct file_part){file.bytes, file.size}, 1, options->packing, error);
+    proto_free(&record);
+    proto_free(&file);
+    return written;
+}
+
+/* train.tfrecord, or train-00000-of-00004.tfrecord ...: images are dealt to the files in turn. */
+static bool write_tfrecord(const struct examples *examples, const struct write_options *options, struct error *error)
+{
+    int done = 0;
+    if (options->shards > examples->count) {
+        return error_set(error, "--shards=%d exceeds the number of images, %d", options->shards, examples->count);
+    }
+    if (!file_make_folder(options->folder, error)) {
+        return false;
+    }
+    for (int shard = 0; shard < options->shards; shard++) {
+        if (!write_shard(examples, options, shard, &done, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* --- folders of pictures --- */
+
+static bool write_picture(const char *folder, const struct examples *examples, int i, struct error *error)
+{
+    const struct image image = picture_at(examples, i);
+    char path[DATA_MAX_PATH], name[64];
+    uint8_t *bytes;
+    size_t size;
+    snprintf(name, sizeof name, "%d", examples->labels[i]);
+    if (!file_join(path, sizeof path, folder, name, error) || (!file_exists(path) && !file_make_folder(path, error))) {
+        return false;
+    }
+    snprintf(name, sizeof name, "%d/%05d.png", examples->labels[i], i);
+    if (!file_join(path, sizeof path, folder, name, error) || !image_encode_png(&image, &bytes, &size, error)) {
+        return false;
+    }
+    /* No sync for each of many small files: a copy damaged by a crash can be made again. */
+    const int fd = file_create(path, 0666, error);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    bool done = file && fwrite(bytes, 1, size, file) == size;
+    done = (file ? fclose(file) == 0 : false) && done;
+    free(bytes);
+    return done || (fd >= 0 && error_set(error, "%s: cannot be written", path));
+}
+
+/* train/7/00012.png: image number 12, in the folder of its label. */
+static bool write_folders(const struct examples *examples, const struct write_options *options, struct error *error)
+{
+    char folder[DATA_MAX_PATH];
+    if (!file_join(folder, sizeof folder, options->folder, options->part == DATASET_TEST ? "test" : "train", error) ||
+        !check_new(folder, error)) {
+        return false;
+    }
+    for (int i = 0; i < examples->count; i++) {
+        if (!write_picture(folder, examples, i, error)) {
+            return false;
+        }
+        report_progress(options, i + 1, examples->count);
+    }
+    return true;
+}
+
+/* --- The command --- */
+
+/* trainer convert: converts a data set between file formats. */
+
+enum { MOST_SHARDS = 1024 };
+
+static const double LOG_EVERY_S = 1;
+
+/* The part being written, for progress lines. */
+struct progress_line {
+    const char *part;
+    double logged_s;
+};
+
+static void show_progress(void *context, int done, int count)
+{
+    struct progress_line *line = context;
+    char so_far[COUNT_TEXT], all[COUNT_TEXT];
+    double now_s = clock_monotonic_s();
+    if (done == count || now_s - line->logged_s >= LOG_EVERY_S) {
+        line->logged_s = now_s;
+        log_info("%s: %s of %s images", line->part, count_text(so_far, done), count_text(all, count));
+    }
+}
+
+static const struct {
+    const char *name;
+    bool (*write)(const struct examples *examples, const struct write_options *options, struct error *error);
+} formats[] = {{"idx", write_idx}, {"tfrecord", write_tfrecord}, {"folders", write_folders}};
+
+enum { FORMATS = sizeof formats / sizeof formats[0] };
+
+/* Converts one part; *count: its images. */
+static bool convert_part(const struct write_options *wanted, enum dataset_part part, int format,
+                         const struct config *config, int *count, struct error *error)
+{
+    struct examples examples;
+    struct dataset_origin origin;
+    struct progress_line line = {part == DATASET_TEST ? "test" : "training", clock_monotonic_s()};
+    struct write_options options = *wanted;
+    options.part = part;
+    options.progress = show_progress;
+    options.context = &line;
+    if (!dataset_read(&examples, &origin, part, config, error)) {
+        return false;
+    }
+    *count = examples.count;
+    bool done = formats[format].write(&examples, &options, error);
+    examples_free(&examples);
+    return done;
+}
+
+/* Parses the flags; logs errors and returns false. */
+static bool read_flags(const struct command_call *call, struct write_options *options, int *format)
+{
+    const char *to = command_value(call, "to"), *shards = command_value(call, "shards");
+    const char *packing = command_value(call, "compression");
+    options->folder = command_value(call, "out");
+    options->names =
+        (struct example_names){.image = call->config->data.image_feature, .label = call->config->data.label_feature};
+    for (*format = 0; *format < FORMATS && (!to || strcmp(formats[*format].name, to) != 0); ++*format) {
+    }
+    if (*format == FORMATS || !options->folder || options->folder[0] == '\0') {
+        log_error("convert needs --to=idx, tfrecord or folders, and --out=DIR, the folder to write to");
+        return false;
+    }
+    char *end;
+    errno = 0;
+    long count = shards ? strtol(shards, &end, 10) : 1;
+    if (shards && (errno != 0 || end == shards || *end != '\0' || count < 1 || count > MOST_SHARDS)) {
+        log_error("--shards: must be an integer from 1 to %d, not \"%.64s\"", MOST_SHARDS, shards);
+        return false;
+    }
+    options->shards = (int)count;
+    options->packing = !packing || strcmp(packing, "none") == 0 ? STREAM_PLAIN
+                       : strcmp(packing, "gzip") == 0           ? STREAM_GZIP
+                       : strcmp(packing, "zlib") == 0           ? STREAM_ZLIB
+                                                                : STREAM_DETECT;
+    bool fits = options->packing != STREAM_DETECT &&
+                (options->packing == STREAM_PLAIN || formats[*format].write == write_tfrecord ||
+                 (options->packing == STREAM_GZIP && formats[*format].write == write_idx));
+    if (!fits) {
+        log_error("--compression: must be none, gzip (IDX, TFRecord) or zlib (TFRecord), not \"%.64s\"", packing);
+        return false;
+    }
+    return true;
+}
+
+static int run_convert(const struct command_call *call)
+{
+    static const enum dataset_part parts[] = {DATASET_TRAIN, DATASET_TEST};
+    struct write_options options = {.shards = 1};
+    struct error error;
+    int format, counts[2] = {0};
+    if (!read_flags(call, &options, &format)) {
+        return COMMAND_MISUSED;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!convert_part(&options, parts[i], format, call->config, &counts[i], &error)) {
+            log_error("%s", error.text);
+            return COMMAND_FAILED;
+        }
+    }
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "out", options.folder);
+    cJSON_AddStringToObject(fields, "to", formats[format].name);
+    cJSON_AddNumberToObject(fields, "train", counts[0]);
+    cJSON_AddNumberToObject(fields, "test", counts[1]);
+    log_event("converted", fields, "%s: %d training and %d test images as %s", options.folder, counts[0], counts[1],
+              formats[format].name);
+    return COMMAND_DONE;
+}
+
+static const struct command_flag flags[] = {
+    {"to", "KIND", "idx, tfrecord, or folders (PNG images by class)"},
+    {"out", "DIR", "folder to write into; existing files are never overwritten"},
+    {"shards", "N", "number of TFRecord files per part (1)"},
+    {"compression", "KIND", "none, gzip or zlib (none)"},
+    {NULL, NULL, NULL},
+};
+
+const struct command command_convert = {
+    .name = "convert",
+    .summary = "convert a data set between IDX, TFRecord and folders of images",
+    .details =
+        "Reads --data_dir as training does (--data_source, --train_files, --image_feature and so on), and writes it to "
+        "another folder. Pictures in folders keep their size and colours (--image_size, --color). TFRecord files hold "
+        "tf.train.Examples "
+        "with raw pixels, label, height and width, and channels where they are in colour.",
+    .flags = flags,
+    .takes_config = true,
+    .run = run_convert,
+};
+
+/* --- Commands --- */
+
+/* data info and data synth. Both ignore the model: people run them when the data does not fit it. */
 
 /* --- data info --- */
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "worker/data/idx.h"
 
 static size_t pixels_of(const struct examples *examples)
 {
@@ -61,7 +60,7 @@ bool examples_create(struct examples *examples, const struct examples *like, int
                                   .is_weighted = like->is_weighted};
     bool there = true;
     if (!examples_are_rows(like)) {
-        examples->images = calloc(1, rows * pixels_of(like) + IDX_PADDING);
+        examples->images = calloc(1, rows * pixels_of(like) + EXAMPLES_PADDING);
         there = examples->images;
     }
     if (like->numbers > 0) {

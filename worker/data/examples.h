@@ -8,6 +8,9 @@
 
 #include "base/config/kinds.h"
 
+/* Zero bytes after the pixels of a set, so that vector loads may read past the last one. */
+enum { EXAMPLES_PADDING = 64 };
+
 /*
  * A set of either pictures or rows. Arrays that a set has no use for are NULL.
  *

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "base/text/count.h"
+#include "base/text/text.h"
 #include "worker/data/table/dictionary.h"
 #include "worker/data/table/wide.h"
 

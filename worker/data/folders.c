@@ -16,10 +16,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text/json.h"
-#include "base/text/utf8.h"
-#include "worker/data/builder.h"
-#include "worker/data/files.h"
+#include "base/text/text.h"
 #include "worker/data/image.h"
 #include "worker/data/names.h"
 #include "worker/data/table/dictionary.h"
@@ -696,20 +695,26 @@ static bool pass_over(int *bad, int most, struct error *error)
     return true;
 }
 
-static bool read_pictures(const struct collection *collection, int count, const struct image_shape *shape,
-                          int max_bad_records, struct builder *builder, struct error *error)
+/* The first `count` pictures, less those that can't be read. */
+static bool read_pictures(struct examples *examples, const struct collection *collection, int count,
+                          const struct image_shape *shape, int max_bad_records, struct error *error)
 {
-    struct image fitted = {.width = shape->width, .height = shape->height, .channels = shape->channels};
+    const struct examples like = {
+        .height = shape->height, .width = shape->width * shape->channels, .channels = shape->channels};
+    const size_t pixels = image_values(shape);
     int bad = 0;
-    fitted.pixels = malloc(image_values(shape));
-    bool done = fitted.pixels || error_set(error, "out of memory for an image");
+    bool done = examples_create(examples, &like, count) || error_set(error, "out of memory for %d images", count);
+    examples->count = 0;
     for (int i = 0; i < count && done; i++) {
-        done = read_picture(collection, i, shape, fitted.pixels, error)
-                   ? builder_add(builder, &fitted, collection_label(collection, i), error)
-                   : pass_over(&bad, max_bad_records, error);
+        const int label = collection_label(collection, i);
+        if (!read_picture(collection, i, shape, examples->images + (size_t)examples->count * pixels, error)) {
+            done = pass_over(&bad, max_bad_records, error);
+            continue;
+        }
+        examples->labels[examples->count++] = label;
+        examples->classes = label + 1 > examples->classes ? label + 1 : examples->classes;
     }
-    image_free(&fitted);
-    return done;
+    return done && (examples->count > 0 || error_set(error, "%s: holds no images", collection->path));
 }
 
 /* --- Streaming: a block's offset is the number of its first picture --- */
@@ -722,10 +727,8 @@ struct folders_source {
 
 static bool source_open(const struct example_source *source, struct example_reader **reader, struct error *error)
 {
-    *reader = malloc(sizeof **reader);
-    if (!*reader) {
-        return error_set(error, "out of memory while reading pictures");
-    }
+    (void)error;
+    *reader = must_zero(1, sizeof **reader, "a reader of pictures");
     (*reader)->source = source;
     return true;
 }
@@ -764,9 +767,9 @@ static const struct example_source_table source_table = {
 static bool make_source(struct overflow *overflow, struct collection *collection, const struct image_shape *shape,
                         struct error *error)
 {
-    struct folders_source *source = calloc(1, sizeof *source);
-    int in_block = BLOCK_BYTES / (int)image_values(shape) + 1;
-    bool done = source;
+    struct folders_source *source = must_zero(1, sizeof *source, "a source of pictures");
+    const int in_block = BLOCK_BYTES / (int)image_values(shape) + 1;
+    bool done = true;
     for (int i = overflow->held_out; i < collection->count && done; i += in_block) {
         int left = collection->count - i;
         done = blocks_add(&overflow->blocks, 0, (uint64_t)i, (uint32_t)(left < in_block ? left : in_block));
@@ -805,16 +808,13 @@ bool folders_read(struct examples *examples, const struct folders_part *part, co
                   struct overflow *overflow, struct error *error)
 {
     struct collection collection;
-    struct builder builder = {.capacity = 0};
     bool done = list_part(&collection, part, error);
     const uint64_t of_picture = image_values(shape) + sizeof *examples->labels;
     bool too_large = (uint64_t)collection.count * of_picture > overflow->limit;
     overflow_settle(overflow, collection.count);
     int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;
-    done = done && read_pictures(&collection, count, shape, part->max_bad_records, &builder, error) &&
-           (builder_finish(&builder, examples, error) || error_wrap(error, "%s", part->path)) &&
+    done = done && read_pictures(examples, &collection, count, shape, part->max_bad_records, error) &&
            (!too_large || make_source(overflow, &collection, shape, error));
     collection_free(&collection);
-    builder_free(&builder);
     return done;
 }

@@ -18,9 +18,8 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
-#include "worker/data/files.h"
 #include "worker/data/names.h"
-#include "worker/data/streaming/overflow.h"
+#include "worker/data/source.h"
 
 /* The folder of a part; "" if there is none that contains folders. */
 bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error);

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 
+enum { DATA_MAX_PATH = 1024 };
+
 struct names {
     char **items; /* sorted bytewise; without the folder */
     int count;

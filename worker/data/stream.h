@@ -54,4 +54,21 @@ const char *stream_name(const struct stream *stream);
 
 void stream_close(struct stream *stream); /* safe on NULL */
 
+/* --- Kinds of files by their first bytes --- */
+
+/* Formats that people have their data in, known by their first bytes, for errors that say what a file is. */
+
+enum { SIGNATURE_HEAD = 512 /* first bytes that tell all of them */ };
+
+struct file_kind {
+    const char *what;   /* "a JPEG picture" */
+    const char *remedy; /* "convert it to PNG"; what to do where it can't be read */
+};
+
+/* NULL: none of them. */
+const struct file_kind *signature_find(const void *bytes, size_t size);
+
+/* True with the error "NAME: is WHAT; REMEDY" if it is one of them. */
+bool signature_say(const char *name, const void *bytes, size_t size, struct error *error);
+
 #endif

@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text/json.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
 #include "worker/export/trained.h"

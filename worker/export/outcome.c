@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "worker/data/table/schema.h"
-#include "worker/metrics.h"
+#include "worker/evaluation/metrics.h"
 
 enum outcome_kind outcome_kind(const struct trained *trained)
 {

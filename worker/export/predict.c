@@ -16,7 +16,6 @@
 #include "base/text/json.h"
 #include "worker/data/idx.h"
 #include "worker/data/image.h"
-#include "worker/data/signature.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
@@ -506,7 +505,7 @@ static bool predict_stream(struct predict *predict, struct stream *stream, struc
     }
     const uint64_t fitting = READ_BYTES / pixels;
     const int at_once = fitting < 1 ? 1 : fitting > BATCH ? BATCH : (int)fitting;
-    uint8_t *elements = malloc((size_t)at_once * (size_t)pixels + IDX_PADDING);
+    uint8_t *elements = malloc((size_t)at_once * (size_t)pixels + EXAMPLES_PADDING);
     bool done = elements ? predict_elements(predict, stream, &header, image, elements, at_once, error)
                          : error_set(error, "%s: out of memory for its images", stream_name(stream));
     free(elements);
@@ -590,7 +589,7 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
     predict->inputs = model->widths[0];
     predict->classes = model->widths[model->layer_count];
     predict->top = predict->top < predict->classes ? predict->top : predict->classes;
-    predict->images = calloc((size_t)BATCH * (size_t)predict->inputs + IDX_PADDING, 1);
+    predict->images = calloc((size_t)BATCH * (size_t)predict->inputs + EXAMPLES_PADDING, 1);
     predict->logits = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->logits);
     predict->spreads = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->spreads);
     predict->order = malloc((size_t)predict->classes * sizeof *predict->order);

@@ -231,7 +231,8 @@ bool trained_open(struct trained *trained, const struct config *config, const ch
     model_layout(&trained->model, &trained->config.model);
     trained->parameters = malloc(trained->model.float_count * sizeof *trained->parameters);
     if (!trained->parameters) {
-        return error_set(error, "out of memory for %zu parameters", trained->model.float_count);
+        return error_set(error, "%s: out of memory for %zu parameters", checkpoint_path(trained->file),
+                         trained->model.float_count);
     }
     return checkpoint_load_parameters(trained->file, &trained->model, which, trained->parameters, &trained->averaged,
                                       error);

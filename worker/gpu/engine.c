@@ -10,13 +10,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/process/usage.h"
 #include "cuda/client.h"
 #include "cuda/use.h"
-#include "base/process/usage.h"
 #include "ps/store/model.h"
 #include "ps/store/store.h"
-#include "worker/device_log.h"
-#include "worker/layer_placement.h"
+#include "worker/devices.h"
 
 /* --- A gradient that grows --- */
 

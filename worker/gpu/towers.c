@@ -9,9 +9,9 @@
 #include "base/threads.h"
 #include "cuda/client.h"
 #include "ps/store/store.h"
-#include "worker/batch_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/devices.h"
 #include "worker/gpu/engine.h"
-#include "worker/layer_placement.h"
 
 enum { MAX_TOWERS = 16 };
 

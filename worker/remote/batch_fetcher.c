@@ -11,10 +11,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/condition.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/signals.h"
+#include "base/threads.h"
 #include "net/bytes.h"
 #include "net/channel.h"
 #include "ps/store/model.h"

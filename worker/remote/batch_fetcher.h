@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "net/link.h"
 #include "ps/identity.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
 #include "worker/remote/shard_link.h"

@@ -17,7 +17,7 @@
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/identity.h"
 #include "ps/job/plan.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 #include "worker/engine.h"
 #include "worker/remote/exchange/push_pull.h"
 #include "worker/updater.h"

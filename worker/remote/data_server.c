@@ -17,7 +17,7 @@
 #include "net/bytes.h"
 #include "net/listener.h"
 #include "ps/store/model.h"
-#include "worker/batch_source.h"
+#include "worker/data/batch_source.h"
 #include "worker/data/table/schema.h"
 #include "worker/remote/exchange/preprocessing.h"
 

@@ -15,7 +15,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/identity.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 
 struct data_server;
 

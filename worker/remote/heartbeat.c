@@ -13,12 +13,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/config/pace.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/notify.h"
-#include "observe/observe.h"
 #include "base/process/usage.h"
+#include "observe/observe.h"
 #include "ps/store/model.h"
 
 static const double FAST_BEAT_S = 0.02;

@@ -16,16 +16,16 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "base/config/diff.h"
+#include "base/config/keys.h"
 #include "base/memory.h"
 #include "base/process/restart.h"
 #include "base/process/signals.h"
+#include "ps/rollout/agent.h"
+#include "ps/rollout/history.h"
+#include "ps/store/codec.h"
 #include "ps/store/model.h"
 #include "ps/store/optimizer.h"
 #include "ps/store/rounds.h"
-#include "ps/store/codec.h"
-#include "ps/rollout/agent.h"
-#include "ps/rollout/history.h"
 #include "worker/remote/trial.h"
 
 enum { LEAVE_S = 15 };

@@ -15,8 +15,9 @@
 #include "observe/observe.h"
 #include "ps/job/plan.h"
 #include "ps/store/model.h"
-#include "worker/data/streaming/streaming.h"
-#include "worker/load.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/streaming.h"
+#include "worker/initial.h"
 #include "worker/remote/own_rows.h"
 #include "worker/remote/shard_link.h"
 

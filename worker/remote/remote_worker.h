@@ -8,9 +8,10 @@
 #define WORKER_REMOTE_REMOTE_WORKER_H
 
 #include "ps/status.h"
-#include "worker/batch_source.h"
-#include "worker/dataset.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/dataset.h"
 #include "worker/engine_choose.h"
+#include "worker/evaluation/validation.h"
 #include "worker/local_steps.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/chief.h"
@@ -22,7 +23,6 @@
 #include "worker/remote/heartbeat.h"
 #include "worker/remote/live_config.h"
 #include "worker/training.h"
-#include "worker/validation_sum.h"
 
 /* With data_sharding own: validations on each worker's own rows. */
 struct own_rows_validation {

@@ -17,14 +17,13 @@
 #include "base/text/address.h"
 #include "base/threads.h"
 #include "ps/job/job.h"
-#include "worker/evaluation_part.h"
-#include "worker/metrics.h"
+#include "worker/evaluation/metrics.h"
+#include "worker/evaluation/validation.h"
 #include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/exchange/validations.h"
 #include "worker/remote/own_rows.h"
 #include "worker/remote/remote_worker.h"
 #include "worker/report.h"
-#include "worker/validation_sum.h"
 
 /* --- Joining, and between steps --- */
 

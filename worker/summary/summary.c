@@ -1,14 +1,18 @@
-/* What a summary contains, and when one is due. */
+/* Summaries in TensorBoard's event files. */
 #include "worker/summary/summary.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/config.h"
@@ -20,14 +24,251 @@
 #include "base/memory.h"
 #include "base/profile.h"
 #include "base/random/sampler.h"
-#include "ps/store/store.h"
 #include "ps/store/model.h"
 #include "ps/store/optimizer.h"
+#include "ps/store/store.h"
 #include "worker/data/examples.h"
 #include "worker/data/image.h"
-#include "worker/evaluate.h"
-#include "worker/summary/event.h"
+#include "worker/data/tfrecord/reader.h"
+#include "worker/evaluation/evaluate.h"
 #include "worker/summary/histogram.h"
+
+/* --- Event files --- */
+
+/* Start with zeros; proto_free(&event.proto) releases it, for good or until the next event_begin. */
+struct event {
+    struct proto proto;
+    size_t summary; /* the open nested message */
+};
+
+/* --- The file --- */
+
+/* A tfevents file: a sequence of events in TFRecord frames. TensorBoard reads it while it grows. */
+
+enum { EVENT_FILE_PATH = 4096 };
+
+struct event_file {
+    int fd;
+    char path[EVENT_FILE_PATH];
+    struct proto pending; /* frames not written yet */
+};
+
+/* Events in protocol buffers; field numbers are those of event.proto and summary.proto. */
+
+enum { EVENT_WALL = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_GRAPH = 4, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
+enum { SUMMARY_VALUE = 1 };
+enum { VALUE_TAG = 1, VALUE_SCALAR = 2, VALUE_IMAGE = 4, VALUE_HISTOGRAM = 5, VALUE_TENSOR = 8, VALUE_METADATA = 9 };
+enum { SESSION_START = 1, DT_FLOAT = 1, DT_INT32 = 3, DT_STRING = 7, GREYSCALE = 1 };
+
+static void begin(struct event *event, double wall_s, int64_t step)
+{
+    proto_clear(&event->proto);
+    proto_double(&event->proto, EVENT_WALL, wall_s);
+    proto_integer(&event->proto, EVENT_STEP, step);
+}
+
+static void event_begin(struct event *event, double wall_s, int64_t step)
+{
+    begin(event, wall_s, step);
+    event->summary = proto_begin(&event->proto, EVENT_SUMMARY);
+}
+
+static void event_end(struct event *event)
+{
+    proto_end(&event->proto, event->summary);
+}
+
+static size_t begin_value(struct event *event, const char *tag)
+{
+    size_t value = proto_begin(&event->proto, SUMMARY_VALUE);
+    proto_text(&event->proto, VALUE_TAG, tag);
+    return value;
+}
+
+static void event_scalar(struct event *event, const char *tag, double number)
+{
+    size_t value = begin_value(event, tag);
+    proto_float(&event->proto, VALUE_SCALAR, (float)number);
+    proto_end(&event->proto, value);
+}
+
+static void event_histogram(struct event *event, const char *tag, const struct histogram *histogram)
+{
+    size_t value = begin_value(event, tag);
+    histogram_encode(histogram, &event->proto, VALUE_HISTOGRAM);
+    proto_end(&event->proto, value);
+}
+
+static void event_image(struct event *event, const char *tag, int width, int height, const uint8_t *png, size_t size)
+{
+    size_t value = begin_value(event, tag), image = proto_begin(&event->proto, VALUE_IMAGE);
+    proto_integer(&event->proto, 1, height);
+    proto_integer(&event->proto, 2, width);
+    proto_integer(&event->proto, 3, GREYSCALE);
+    proto_bytes(&event->proto, 4, png, size);
+    proto_end(&event->proto, image);
+    proto_end(&event->proto, value);
+}
+
+static void put_metadata(struct event *event, const char *plugin, const struct proto *content)
+{
+    size_t metadata = proto_begin(&event->proto, VALUE_METADATA), data = proto_begin(&event->proto, 1);
+    proto_text(&event->proto, 1, plugin);
+    if (content) {
+        proto_bytes(&event->proto, 2, content->bytes, content->size);
+    }
+    proto_end(&event->proto, data);
+    proto_end(&event->proto, metadata);
+}
+
+static void event_text(struct event *event, const char *tag, const char *markdown)
+{
+    size_t value = begin_value(event, tag), tensor = proto_begin(&event->proto, VALUE_TENSOR);
+    proto_integer(&event->proto, 1, DT_STRING);
+    size_t shape = proto_begin(&event->proto, 2); /* no dimensions: one string */
+    proto_end(&event->proto, shape);
+    proto_text(&event->proto, 8, markdown);
+    proto_end(&event->proto, tensor);
+    put_metadata(event, "text", NULL);
+    proto_end(&event->proto, value);
+}
+
+static void event_pr_curve(struct event *event, const char *tag, int thresholds, const float *values)
+{
+    enum { ROWS = 6 };
+    struct proto content = {0};
+    size_t value = begin_value(event, tag), tensor = proto_begin(&event->proto, VALUE_TENSOR);
+    proto_integer(&event->proto, 1, DT_FLOAT);
+    size_t shape = proto_begin(&event->proto, 2);
+    const int sizes[] = {ROWS, thresholds};
+    for (int i = 0; i < 2; i++) {
+        size_t dimension = proto_begin(&event->proto, 2);
+        proto_integer(&event->proto, 1, sizes[i]);
+        proto_end(&event->proto, dimension);
+    }
+    proto_end(&event->proto, shape);
+    proto_bytes(&event->proto, 4, values, (size_t)ROWS * (size_t)thresholds * sizeof *values); /* little-endian */
+    proto_end(&event->proto, tensor);
+    proto_integer(&content, 2, thresholds);
+    put_metadata(event, "pr_curves", &content);
+    proto_end(&event->proto, value);
+    proto_free(&content);
+}
+
+static void event_plugin(struct event *event, const char *tag, const char *plugin, const struct proto *content)
+{
+    size_t value = begin_value(event, tag);
+    put_metadata(event, plugin, content);
+    proto_end(&event->proto, value);
+}
+
+/* Complete events of other kinds. */
+static void event_file_version(struct event *event, double wall_s)
+{
+    proto_clear(&event->proto);
+    proto_double(&event->proto, EVENT_WALL, wall_s);
+    proto_text(&event->proto, EVENT_VERSION, "brain.Event:2");
+}
+
+static void event_session_start(struct event *event, double wall_s, int64_t step)
+{
+    begin(event, wall_s, step);
+    size_t session = proto_begin(&event->proto, EVENT_SESSION);
+    proto_integer(&event->proto, 1, SESSION_START);
+    proto_end(&event->proto, session);
+}
+
+static void event_graph(struct event *event, double wall_s, const struct proto *graph)
+{
+    begin(event, wall_s, 0);
+    proto_bytes(&event->proto, EVENT_GRAPH, graph->bytes, graph->size);
+}
+
+/* --- The file --- */
+
+/*
+ * Frames are collected in memory and appended by one write, so that TensorBoard, which reads the growing file, sees
+ * whole events.
+ */
+
+enum { MOST_TRIES = 1000 };
+
+/* The host name, restricted to characters allowed in a file name. */
+static void host_name(char *name, size_t size)
+{
+    if (gethostname(name, size) != 0) {
+        snprintf(name, size, "localhost");
+    }
+    name[size - 1] = '\0';
+    for (char *next = name; *next != '\0'; next++) {
+        *next = *next == '/' ? '-' : *next;
+    }
+}
+
+static bool create_file(struct event_file *file, const char *folder, struct error *error)
+{
+    char host[128], name[256];
+    host_name(host, sizeof host);
+    for (int i = 0; i < MOST_TRIES; i++) {
+        snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%ld.%d", (long long)clock_wall_s(), host,
+                 (long)getpid(), i);
+        if (!file_join(file->path, sizeof file->path, folder, name, error)) {
+            return false;
+        }
+        file->fd = file_create(file->path, 0666, error);
+        if (file->fd >= 0 || errno != EEXIST) {
+            break;
+        }
+    }
+    return file->fd >= 0;
+}
+
+static void event_file_add(struct event_file *file, const struct event *event)
+{
+    tfrecord_append(&file->pending, event->proto.bytes, event->proto.size);
+}
+
+static bool event_file_create(struct event_file *file, const char *folder, struct error *error)
+{
+    struct event event = {0};
+    *file = (struct event_file){.fd = -1};
+    if (!file_make_folder(folder, error) || !create_file(file, folder, error)) {
+        return false;
+    }
+    event_file_version(&event, clock_wall_s());
+    event_file_add(file, &event);
+    proto_free(&event.proto);
+    return true;
+}
+
+static bool event_file_flush(struct event_file *file, struct error *error)
+{
+    for (size_t done = 0; done < file->pending.size;) {
+        ssize_t written = write(file->fd, file->pending.bytes + done, file->pending.size - done);
+        if (written < 0 && errno == EINTR) {
+            continue;
+        }
+        if (written < 0) {
+            return file_error(error, file->path, "cannot be written", errno);
+        }
+        done += (size_t)written;
+    }
+    proto_clear(&file->pending);
+    return true;
+}
+
+static void event_file_close(struct event_file *file)
+{
+    if (file->fd >= 0) {
+        close(file->fd);
+    }
+    proto_free(&file->pending);
+    file->fd = -1;
+}
+
+/* --- Summaries --- */
+
+/* What a summary contains, and when one is due. */
 
 /* --- The config as text and as hyper-parameters --- */
 
@@ -209,7 +450,7 @@ static void describe_run_end(struct event *event, int status, double wall_s)
  */
 
 enum { GRAPH_NODE = 1, GRAPH_VERSIONS = 4, NODE_NAME = 1, NODE_OP = 2, NODE_INPUT = 3, NODE_ATTRIBUTE = 5 };
-enum { TYPE_FLOAT = 1, TYPE_INT32 = 3, ATTRIBUTE_TYPE = 6, ATTRIBUTE_SHAPE = 7, PRODUCER = 27, NAME = 64 };
+enum { ATTRIBUTE_TYPE = 6, ATTRIBUTE_SHAPE = 7, PRODUCER = 27, NAME = 64 };
 
 static void put_type(struct proto *graph, const char *key, int type)
 {
@@ -252,7 +493,7 @@ static size_t begin_node(struct proto *graph, const char *name, const char *op, 
 static void put_node(struct proto *graph, const char *name, const char *op, const char *const *inputs)
 {
     size_t node = begin_node(graph, name, op, inputs);
-    put_type(graph, "T", TYPE_FLOAT);
+    put_type(graph, "T", DT_FLOAT);
     proto_end(graph, node);
 }
 
@@ -277,8 +518,8 @@ static void put_layer(struct proto *graph, const struct model *model, const stru
     char product[NAME], sum[NAME];
     snprintf(product, sizeof product, "%.*s/MatMul", length, weights->name);
     snprintf(sum, sizeof sum, "%.*s/BiasAdd", length, weights->name);
-    put_source(graph, weights->name, "VariableV2", TYPE_FLOAT, 2, (int64_t[]){weights->rows, weights->cols});
-    put_source(graph, biases->name, "VariableV2", TYPE_FLOAT, 1, (int64_t[]){biases->cols});
+    put_source(graph, weights->name, "VariableV2", DT_FLOAT, 2, (int64_t[]){weights->rows, weights->cols});
+    put_source(graph, biases->name, "VariableV2", DT_FLOAT, 1, (int64_t[]){biases->cols});
     put_node(graph, product, "MatMul", (const char *[]){input, weights->name, NULL});
     put_node(graph, sum, "BiasAdd", (const char *[]){product, biases->name, NULL});
     snprintf(input, NAME, "%s", sum);
@@ -338,8 +579,8 @@ static void graph_encode(struct proto *graph, const struct model *model, const s
 {
     char outputs[CONFIG_MAX_NETS][NAME];
     const char *means[CONFIG_MAX_NETS + 1] = {NULL};
-    put_source(graph, "images", "Placeholder", TYPE_FLOAT, 2, (int64_t[]){-1, model->widths[0]});
-    put_source(graph, "labels", "Placeholder", TYPE_INT32, 1, (int64_t[]){-1});
+    put_source(graph, "images", "Placeholder", DT_FLOAT, 2, (int64_t[]){-1, model->widths[0]});
+    put_source(graph, "labels", "Placeholder", DT_INT32, 1, (int64_t[]){-1});
     for (int net = 0; net < model->net_count; net++) {
         struct model one;
         model_net(model, net, &one);

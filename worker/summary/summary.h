@@ -24,10 +24,10 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/store/model.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 #include "worker/engine.h"
-#include "worker/evaluate.h"
-#include "worker/validators.h"
+#include "worker/evaluation/evaluate.h"
+#include "worker/evaluation/validation.h"
 
 enum { SUMMARY_HISTOGRAMS = 5, SUMMARY_IMAGES = 3 };
 

@@ -1,5 +1,5 @@
 /* Command lines as people type them. */
-#include "base/cli/flags.h"
+#include "base/cli/command.h"
 
 #include <stdarg.h>
 #include <stddef.h>

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "base/config/diff.h"
+#include "base/config/keys.h"
 
 static void parse(struct config *config, const char *text)
 {

@@ -1,5 +1,5 @@
 /* The tasks of a Slurm step as a cluster, and every error in its variables. */
-#include "base/config/slurm.h"
+#include "base/config/scheduler.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

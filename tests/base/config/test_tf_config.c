@@ -1,5 +1,5 @@
 /* TF_CONFIG as controllers write it, and the message for every error in it. */
-#include "base/config/tf_config.h"
+#include "base/config/scheduler.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -19,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "base/checked.h"
 #include "base/file.h"
 #include "base/process/program.h"
 #include "base/process/restart.h"
@@ -48,7 +49,7 @@ static void make_program(uint16_t machine, uint32_t seed)
     }
     memcpy(bytes, &head, sizeof head);
     memcpy(bytes + sizeof head, &segment, sizeof segment);
-    program_digest(bytes, SIZE, digest);
+    checked_digest(bytes, SIZE, digest);
 }
 
 static int begin(void **state)

@@ -1,5 +1,5 @@
 /* Counts at the ends of their range, and where a comma begins. */
-#include "base/text/count.h"
+#include "base/text/text.h"
 
 #include <stdarg.h>
 #include <stddef.h>

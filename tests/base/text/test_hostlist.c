@@ -1,5 +1,5 @@
 /* Hostlists as Slurm writes them, each compared with the output of `scontrol show hostnames`; and hostile ones. */
-#include "base/text/hostlist.h"
+#include "base/config/scheduler.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

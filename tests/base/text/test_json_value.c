@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/text/json.h"
-#include "base/text/json_value.h"
 #include "tests/random.h"
 
 static struct json_value whole(const char *text)

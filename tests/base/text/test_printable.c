@@ -1,5 +1,5 @@
 /* Foreign text as terminals and JSON get it. */
-#include "base/text/printable.h"
+#include "base/text/text.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,6 @@
 #include <cmocka.h>
 
 #include "base/text/json.h"
-#include "base/text/utf8.h"
 #include "tests/random.h"
 
 static void test_what_is_harmful_is_shown(void **state)

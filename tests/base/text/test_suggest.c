@@ -1,5 +1,5 @@
 /* Distances computed by hand; suggestions that help, or none. */
-#include "base/text/suggest.h"
+#include "base/text/text.h"
 
 #include <stdarg.h>
 #include <stddef.h>

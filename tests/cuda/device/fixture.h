@@ -24,8 +24,8 @@
 #include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
+#include "worker/devices.h"
 #include "worker/engine.h"
-#include "worker/layer_placement.h"
 
 /* Used unless the build brings real kernels. */
 __attribute__((weak)) const unsigned char gpu_kernels[] = {0};

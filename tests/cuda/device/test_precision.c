@@ -1,5 +1,5 @@
 /*
- * tf32 and bfloat16 compared with their definition (cuda/kernels/tensor.cuh), restated here in double precision:
+ * tf32 and bfloat16 compared with their definition (cuda/kernels/dense.cuh), restated here in double precision:
  * operands of matrix products are rounded, and nothing else.
  */
 #include "tests/cuda/device/fixture.h"

@@ -14,7 +14,7 @@
 #include <valgrind/memcheck.h>
 
 #include "net/tls/gcm.h"
-#include "net/tls/record.h"
+#include "net/tls/stream.h"
 #include "net/tls/tls.h"
 
 enum { CONTENT = 1000 };

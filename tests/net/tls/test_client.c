@@ -13,7 +13,7 @@
 #include <poll.h>
 #include <sys/time.h>
 
-#include "net/tls/record.h"
+#include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
 

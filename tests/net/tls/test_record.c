@@ -2,7 +2,7 @@
  * Record protection: records of all sizes round trip, nothing altered passes, keys and numbers are limited. The filter:
  * which records may arrive before a handshake is over, each by its header, in the order of RFC 8446.
  */
-#include "net/tls/record.h"
+#include "net/tls/stream.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -18,7 +18,7 @@
 #include <sodium.h>
 
 #include "net/tls/gcm.h"
-#include "net/tls/record.h"
+#include "net/tls/stream.h"
 #include "net/tls/tls.h"
 
 enum { FIELDS = 6, MOST = 2048, TAG = 16 };

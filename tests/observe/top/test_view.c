@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include "base/text/json.h"
-#include "observe/top/client.h"
 #include "observe/top/terminal.h"
+#include "observe/top/top.h"
 #include "observe/top/view.h"
 #include "tests/random.h"
 

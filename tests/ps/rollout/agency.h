@@ -4,7 +4,7 @@
 
 #include "tests/ps/rollout/machine.h"
 
-#include "base/config/pace.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "ps/rollout/agent.h"
 #include "tests/locks.h"

@@ -10,7 +10,7 @@
 
 #include "base/config/versions.h"
 #include "base/process/restart.h"
-#include "net/endpoint.h"
+#include "net/socket.h"
 
 static struct rollout_participant participant;
 

@@ -296,7 +296,7 @@ static void a_program_is_fetched_between_reports(void **state)
     struct manifest_program *program = &programs.items[0];
     program->size = leads.program_size;
     snprintf(program->architecture, sizeof program->architecture, "%s", program_own_architecture());
-    program_digest(bytes, leads.program_size, program->digest);
+    checked_digest(bytes, leads.program_size, program->digest);
     begin_remote();
     lead(ROLLOUT_STAGING, order_to(0.5, 2));
     programs.count = 0;

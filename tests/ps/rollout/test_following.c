@@ -401,7 +401,7 @@ static uint8_t *other_program(size_t *size)
     program[*size / 2] ^= 1;
     programs = (struct manifest_programs){.count = 1, .protocol = 1, .items = {{.size = *size}}};
     snprintf(programs.items[0].architecture, sizeof programs.items[0].architecture, "%s", program_own_architecture());
-    program_digest(program, *size, programs.items[0].digest);
+    checked_digest(program, *size, programs.items[0].digest);
     return program;
 }
 

@@ -140,9 +140,9 @@ static void programs_come_back_as_they_went(void **state)
                                .budget = ROLLOUT_PERCENT | 5,
                                .least_speed = 60}}};
     struct manifest_program *items = manifest.programs.items;
-    program_digest((const uint8_t *)"one", 3, items[0].digest);
-    program_digest((const uint8_t *)"two", 3, items[1].digest);
-    program_digest((const uint8_t *)"before", 6, items[1].fallback);
+    checked_digest((const uint8_t *)"one", 3, items[0].digest);
+    checked_digest((const uint8_t *)"two", 3, items[1].digest);
+    checked_digest((const uint8_t *)"before", 6, items[1].fallback);
     assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
     struct manifest got;
     assert_true(manifest_decode(&got, bytes, size, public_key, &error));
@@ -186,8 +186,8 @@ static void programs_that_make_no_sense_are_refused(void **state)
             .programs = {.count = 2,
                          .items = {{.architecture = "x86_64", .size = 1000}, {.architecture = "aarch64", .size = 1}}}};
         struct manifest_program *last = &manifest.programs.items[1];
-        program_digest((const uint8_t *)"one", 3, manifest.programs.items[0].digest);
-        program_digest((const uint8_t *)"two", 3, last->digest);
+        checked_digest((const uint8_t *)"one", 3, manifest.programs.items[0].digest);
+        checked_digest((const uint8_t *)"two", 3, last->digest);
         switch (wrong) {
         case 0:
             last->size = 0;

@@ -66,7 +66,7 @@ static void bring(int count)
         program->size = (uint64_t)i + 1;
         memcpy(program->architecture, "x86_6?", 7);
         program->architecture[5] = (char)('0' + i);
-        program_digest((const uint8_t *)program->architecture, 6, program->digest);
+        checked_digest((const uint8_t *)program->architecture, 6, program->digest);
     }
 }
 

@@ -69,7 +69,7 @@ static void go_down(struct process *process, double seconds)
     process->up_s = world.now_s + seconds;
 }
 
-/* Counts like base/process/probation.c. */
+/* Counts like base/process/program.c. */
 static void start_again(struct process *process)
 {
     const bool dies = process->version == 2 && (process->fate == CRASHES || process->fate == HANGS);

@@ -316,7 +316,7 @@ static struct manifest_program *bring_program(void)
     struct manifest_program *one = &programs.items[0];
     one->size = program_size;
     snprintf(one->architecture, sizeof one->architecture, "%s", program_own_architecture());
-    program_digest(program, program_size, one->digest);
+    checked_digest(program, program_size, one->digest);
     return one;
 }
 

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "net/socket.h"
 #include "net/transport.h"
-#include "net/wake.h"
 #include "ps/server/coordinator.h"
 #include "ps/server/requests.h"
 #include "ps/shard/internal.h"

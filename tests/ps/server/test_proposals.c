@@ -275,7 +275,7 @@ static void make_program(void)
     memcpy(program + sizeof head, &segment, sizeof segment);
     programs = (struct manifest_programs){.count = 1, .protocol = 1, .items = {{.size = PROGRAM_BYTES}}};
     strcpy(programs.items[0].architecture, "x86_64");
-    program_digest(program, PROGRAM_BYTES, programs.items[0].digest);
+    checked_digest(program, PROGRAM_BYTES, programs.items[0].digest);
 }
 
 static uint16_t offer(const char *digest)

@@ -60,7 +60,7 @@ static void expect_good(const void *bytes, size_t size)
     assert_int_equal(header.sizes[3], 1);
     assert_int_equal(header.bytes, 12);
     assert_memory_equal(elements, good + 16, 12);
-    for (int i = 0; i < IDX_PADDING; i++) {
+    for (int i = 0; i < EXAMPLES_PADDING; i++) {
         assert_int_equal(elements[12 + i], 0);
     }
     free(elements);

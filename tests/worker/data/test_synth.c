@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "worker/data/glyphs.h"
 #include "worker/data/synth.h"
 
 enum { COUNT = 2000 };

@@ -17,7 +17,7 @@
 #include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
-#include "worker/data/streaming/streaming.h"
+#include "worker/data/streaming.h"
 #include "worker/data/table/schema.h"
 #include "worker/remote/batch_fetcher.h"
 #include "worker/remote/data_server.h"

@@ -12,7 +12,7 @@
 
 #include "net/socket.h"
 #include "tests/worker/remote/story.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 #include "worker/remote/data_server.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/heartbeat.h"

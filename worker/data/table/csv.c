@@ -11,7 +11,7 @@
 #include <emmintrin.h>
 #endif
 
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "worker/data/stream.h"
 
 enum {

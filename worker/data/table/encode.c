@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
-#include "base/text/suggest.h"
+#include "base/text/text.h"
 
 /* --- columns --- */
 

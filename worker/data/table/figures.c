@@ -9,7 +9,6 @@
 
 #include "base/config/keys.h"
 #include "base/text/json.h"
-#include "base/text/json_value.h"
 #include "worker/data/table/number.h"
 
 static const double MOST_COUNT = 9007199254740992.0; /* 2^53 */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "worker/data/table/dictionary.h"
 #include "worker/data/table/notation.h"
 #include "worker/data/table/number.h"

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/config/keys.h"
-#include "base/text/utf8.h"
-#include "worker/data/signature.h"
+#include "base/text/text.h"
+#include "worker/data/stream.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"

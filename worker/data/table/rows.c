@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/config/keys.h"
-#include "worker/data/signature.h"
 #include "worker/data/stream.h"
 #include "worker/data/table/header.h"
 #include "worker/data/table/npy.h"

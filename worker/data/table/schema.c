@@ -10,7 +10,6 @@
 
 #include "base/config/keys.h"
 #include "base/text/json.h"
-#include "base/text/json_value.h"
 #include "worker/data/table/number.h"
 
 static const char *const task_names[] = {"class", "flags", "numbers", "inputs", NULL};

@@ -1,6 +1,6 @@
 /*
  * Rows of a table larger than memory: they are preprocessed once, appended to a temporary file, and stream from there
- * (worker/data/streaming/source.h). So an epoch costs the same whatever the format, and later changes to the table's
+ * (worker/data/source.h). So an epoch costs the same whatever the format, and later changes to the table's
  * own files do not matter.
  *
  * The file has no name, so nothing is left of it however the process ends.
@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "worker/data/examples.h"
-#include "worker/data/streaming/overflow.h"
+#include "worker/data/source.h"
 #include "worker/data/table/weights.h"
 
 struct spool;

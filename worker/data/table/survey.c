@@ -11,8 +11,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/text/printable.h"
-#include "base/text/suggest.h"
+#include "base/text/text.h"
 
 enum {
     MOST_VALUES = 1 << 20,  /* distinct values counted in a column */

@@ -13,7 +13,6 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "worker/data/files.h"
 #include "worker/data/fingerprint.h"
 #include "worker/data/names.h"
 #include "worker/data/table/encode.h"

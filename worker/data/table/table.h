@@ -16,7 +16,7 @@
 #include "worker/data/examples.h"
 #include "worker/data/fingerprint.h"
 #include "worker/data/names.h"
-#include "worker/data/streaming/overflow.h"
+#include "worker/data/source.h"
 #include "worker/data/table/schema.h"
 #include "worker/data/table/survey.h"
 

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "base/config.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "worker/data/image.h"
-#include "worker/data/signature.h"
+#include "worker/data/stream.h"
 
 /* --- Features --- */
 

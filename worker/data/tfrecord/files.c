@@ -1,7 +1,9 @@
 /* A part of a data set in TFRecord files, read into memory or streamed from disk. */
 #include "worker/data/tfrecord/files.h"
 
+#include <limits.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,17 +12,17 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "worker/data/builder.h"
-#include "worker/data/files.h"
+#include "base/memory.h"
+#include "worker/data/idx.h"
 #include "worker/data/names.h"
-#include "worker/data/streaming/source.h"
+#include "worker/data/source.h"
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"
 
 /* --- Streaming --- */
 
 /*
- * Streaming from TFRecord files (worker/data/streaming/source.h).
+ * Streaming from TFRecord files (worker/data/source.h).
  *
  * Blocks of TFRecord files by their offset. A plain file can seek, so one open file serves all; a packed one cannot, so
  * each stays open where it was left.
@@ -166,17 +168,11 @@ static void source_close(struct example_reader *base)
 
 static bool source_open(const struct example_source *source, struct example_reader **reader, struct error *error)
 {
-    struct source_reader *opened = calloc(1, sizeof *opened);
-    if (!opened) {
-        return error_set(error, "out of memory while reading TFRecord files");
-    }
+    struct source_reader *opened = must_zero(1, sizeof *opened, "a reader of TFRecord files");
+    (void)error;
     opened->reader.source = source;
     opened->plain = -1;
-    opened->files = calloc((size_t)source->files, sizeof(struct tfrecord_reader *));
-    if (!opened->files) {
-        source_close(&opened->reader);
-        return error_set(error, "out of memory while reading %d TFRecord files", source->files);
-    }
+    opened->files = must_zero((size_t)source->files, sizeof(struct tfrecord_reader *), "a reader of TFRecord files");
     *reader = &opened->reader;
     return true;
 }
@@ -196,42 +192,153 @@ static const struct example_source_table table = {
     .open = source_open, .read = source_read, .close = source_close, .destroy = source_destroy};
 
 /*
- * names: the files in config->data_dir; ownership passes to the source, unless it fails. packed: [names->count]. Block
+ * names: the files in config->data_dir; ownership passes to the source. packed: [names->count]. Block
  * offsets are those of records in the unpacked content. Damaged records are skipped: they were counted when the blocks
  * were made.
  */
-static bool tfrecord_source_create(struct example_source **out, const struct config_data *config, struct names *names,
-                                   const bool *packed, const struct examples *like, const struct image_shape *shape,
-                                   struct error *error)
+static struct example_source *tfrecord_source_create(const struct config_data *config, struct names *names,
+                                                     const bool *packed, const struct examples *like,
+                                                     const struct image_shape *shape)
 {
-    struct tfrecord_source *source = calloc(1, sizeof *source);
-    if (!source) {
-        return error_set(error, "out of memory while reading TFRecord files");
-    }
+    struct tfrecord_source *source = must_zero(1, sizeof *source, "a source of TFRecord files");
     source->source = (struct example_source){
         .table = &table,
         .like = {.height = like->height, .width = like->width, .channels = like->channels, .classes = like->classes},
         .files = names->count};
     source->shape = *shape;
-    source->folder = strdup(config->data_dir);
-    source->image_feature = strdup(config->image_feature);
-    source->label_feature = strdup(config->label_feature);
+    source->folder = must_copy(config->data_dir);
+    source->image_feature = must_copy(config->image_feature);
+    source->label_feature = must_copy(config->label_feature);
     source->label_dtype = config->label_dtype;
-    source->packed = malloc((size_t)names->count * sizeof *packed);
-    if (!source->folder || !source->image_feature || !source->label_feature || !source->packed) {
-        source_destroy(&source->source);
-        return error_set(error, "out of memory while reading %d TFRecord files", names->count);
-    }
-    bool any = false;
+    source->packed = must_zero((size_t)names->count, sizeof *packed, "a source of TFRecord files");
     for (int i = 0; i < names->count; i++) {
         source->packed[i] = packed[i];
-        any = any || packed[i];
+        source->source.forward_only = packed[i] ? source->packed : source->source.forward_only;
     }
-    source->source.forward_only = any ? source->packed : NULL;
     source->names = *names;
     *names = (struct names){.items = NULL};
-    *out = &source->source;
+    return &source->source;
+}
+
+/* --- Collecting an unknown number of examples --- */
+
+/* A zeroed builder is empty. Memory grows by half as images arrive, up to the limits of a set; all are of one size. */
+struct builder {
+    struct examples examples;
+    int capacity;
+};
+
+static size_t pixels_of(const struct examples *examples)
+{
+    return (size_t)examples->height * (size_t)examples->width;
+}
+
+/* Memory for `capacity` images, plus the padding that vector loads may read. */
+static bool resize(struct builder *builder, int capacity)
+{
+    struct examples *examples = &builder->examples;
+    uint8_t *images = realloc(examples->images, (size_t)capacity * pixels_of(examples) + EXAMPLES_PADDING);
+    if (!images) {
+        return false;
+    }
+    examples->images = images;
+    int32_t *labels = realloc(examples->labels, (size_t)capacity * sizeof *labels);
+    if (!labels) {
+        return false;
+    }
+    examples->labels = labels;
+    builder->capacity = capacity;
     return true;
+}
+
+/* Whether builder_add would accept this image; changes nothing. */
+static bool builder_fits(const struct builder *builder, const struct image *image, struct error *error)
+{
+    const struct examples *examples = &builder->examples;
+    size_t values = (size_t)image->height * (size_t)image->width * (size_t)image->channels;
+    if (examples->count == 0 && values > CONFIG_MAX_WIDTH) {
+        return error_set(error, "its image has %zu %s; the limit is %d (--image_size=32 scales it)", values,
+                         image->channels > 1 ? "values" : "pixels", CONFIG_MAX_WIDTH);
+    }
+    if (examples->count > 0 && (image->height != examples->height || image->width != examples_columns(examples) ||
+                                image->channels != examples_channels(examples))) {
+        return error_set(error, "its image is %dx%d%s, but the images before it are %dx%d%s", image->height,
+                         image->width, image->channels > 1 ? " in colour" : "", examples->height,
+                         examples_columns(examples), examples_channels(examples) > 1 ? " in colour" : "");
+    }
+    return true;
+}
+
+/* memcpy, a vector at a time: musl's is several times slower for the bytes of a small image. */
+static void copy_pixels(uint8_t *to, const uint8_t *from, size_t size)
+{
+    enum { PIECE = 16 };
+    size_t done = 0;
+    for (; done + PIECE <= size; done += PIECE) {
+        memcpy(to + done, from + done, PIECE);
+        __asm__ volatile("" ::: "memory"); /* stops the compiler from turning the loop into memcpy */
+    }
+    memcpy(to + done, from + done, size - done);
+}
+
+/* Adds an image and its label, 0 <= label < CONFIG_MAX_WIDTH. The first image sets the size of all. */
+static bool builder_add(struct builder *builder, const struct image *image, int32_t label, struct error *error)
+{
+    struct examples *examples = &builder->examples;
+    if (!builder_fits(builder, image, error)) {
+        return false;
+    }
+    if (examples->count == 0) {
+        examples->height = image->height;
+        examples->width = image->width * image->channels;
+        examples->channels = image->channels;
+    }
+    if (examples->count == builder->capacity) {
+        int capacity = builder->capacity < 1024 ? 1024 : builder->capacity + builder->capacity / 2;
+        if (examples->count > INT_MAX / 2 || !resize(builder, capacity)) {
+            return error_set(error, "out of memory for more than %d images", examples->count);
+        }
+    }
+    const size_t pixels = pixels_of(examples);
+    copy_pixels(examples->images + (size_t)examples->count * pixels, image->pixels, pixels);
+    examples->labels[examples->count++] = label;
+    examples->classes = label + 1 > examples->classes ? label + 1 : examples->classes;
+    return true;
+}
+
+/* Of images and labels so far. */
+static uint64_t builder_bytes(const struct builder *builder)
+{
+    return (uint64_t)builder->examples.count * (pixels_of(&builder->examples) + sizeof *builder->examples.labels);
+}
+
+/* Keeps at most the first `count` examples; `classes` stays. */
+static void builder_cut(struct builder *builder, int count)
+{
+    if (count < builder->examples.count) {
+        builder->examples.count = count;
+        resize(builder, count > 0 ? count : 1);
+    }
+}
+
+/* Hands over the collected set; fails if it is empty. The error does not name the source. */
+static bool builder_finish(struct builder *builder, struct examples *examples, struct error *error)
+{
+    if (builder->examples.count == 0) {
+        return error_set(error, "holds no images");
+    }
+    resize(builder, builder->examples.count); /* if shrinking fails, the larger block stays */
+    memset(builder->examples.images + (size_t)builder->examples.count * pixels_of(&builder->examples), 0,
+           EXAMPLES_PADDING);
+    *examples = builder->examples;
+    *builder = (struct builder){.capacity = 0};
+    return true;
+}
+
+static void builder_free(struct builder *builder)
+{
+    examples_free(&builder->examples);
+    builder->capacity = 0;
 }
 
 /* --- Reading whole parts --- */
@@ -287,12 +394,10 @@ static bool open_readers(struct reading *reading, const char *pattern, struct er
         return error_set(error, "%s: has %d files %s; expected 1 to %d", folder, reading->names.count, pattern,
                          MOST_FILES);
     }
-    reading->readers = calloc((size_t)reading->names.count, sizeof(struct tfrecord_reader *));
-    reading->open = calloc((size_t)reading->names.count, sizeof *reading->open);
-    reading->packed = calloc((size_t)reading->names.count, sizeof *reading->packed);
-    if (!reading->readers || !reading->open || !reading->packed) {
-        return error_set(error, "out of memory while reading %d files", reading->names.count);
-    }
+    const size_t files = (size_t)reading->names.count;
+    reading->readers = must_zero(files, sizeof(struct tfrecord_reader *), "readers of TFRecord files");
+    reading->open = must_zero(files, sizeof *reading->open, "readers of TFRecord files");
+    reading->packed = must_zero(files, sizeof *reading->packed, "readers of TFRecord files");
     for (int i = 0; i < reading->names.count; i++) {
         char path[DATA_MAX_PATH];
         if (!file_join(path, sizeof path, folder, reading->names.items[i], error) ||
@@ -461,9 +566,9 @@ static bool finish(struct reading *reading, struct examples *examples, const cha
     if (reading->too_large && !settle(reading, error)) {
         return false;
     }
-    if (reading->too_large && !tfrecord_source_create(&reading->overflow->source, reading->config, &reading->names,
-                                                      reading->packed, &like, &reading->shape, error)) {
-        return false;
+    if (reading->too_large) {
+        reading->overflow->source =
+            tfrecord_source_create(reading->config, &reading->names, reading->packed, &like, &reading->shape);
     }
     return builder_finish(&reading->builder, examples, error) ||
            error_wrap(error, "%s/%s", reading->config->data_dir, pattern);

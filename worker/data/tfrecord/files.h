@@ -7,7 +7,7 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
-#include "worker/data/streaming/overflow.h"
+#include "worker/data/source.h"
 
 /* True if files in data_dir match the pattern of the part. */
 bool tfrecord_files_exist(bool *exist, const struct config_data *config, enum dataset_part part, struct error *error);

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
-#include "worker/dataset.h"
+#include "worker/data/dataset.h"
 #include "worker/remote/exchange/push_pull.h"
 
 /* Digest in hex of the preprocessing's text, or of the names: members compare it. */

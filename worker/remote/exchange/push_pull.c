@@ -11,13 +11,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/config/pace.h"
+#include "base/config.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/profile.h"
 #include "base/simulation.h"
-#include "net/spans.h"
+#include "net/message.h"
 #include "ps/store/codec.h"
 
 /* --- Links --- */
@@ -59,6 +59,7 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
             return false;
         }
         part->link.quiet = options->quiet;
+        part->link.options.local = cluster->local;
         if (cluster->task_index > 0) {
             part->link.options.return_within_s = pace_return_s(cluster);
         } else { /* only it can write the model to a restarted ps, and all others wait for that */

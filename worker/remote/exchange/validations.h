@@ -15,7 +15,7 @@ struct own_validation {
     bool rises;   /* a larger one is better */
 };
 
-/* bytes: the results (worker/evaluation_part.h), at most VALIDATIONS_BYTES. */
+/* bytes: the results (worker/evaluation/validation.h), at most VALIDATIONS_BYTES. */
 #define VALIDATIONS_BYTES (1 << 20)
 enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
                                         size_t size, struct error *error);

@@ -22,15 +22,15 @@
 #include "base/config/keys.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/trust.h"
 #include "base/process/signals.h"
 #include "base/progress.h"
-#include "base/text/printable.h"
+#include "base/text/text.h"
 #include "base/threads.h"
+#include "base/trust.h"
 #include "net/credentials.h"
 #include "net/socket.h"
-#include "worker/profile/trace.h"
 #include "ps/status.h"
+#include "worker/export/profile.h"
 
 enum {
     MOST_MEMBERS = 256,

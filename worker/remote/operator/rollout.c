@@ -12,7 +12,6 @@
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
-#include "base/config/diff.h"
 #include "base/config/keys.h"
 #include "base/config/versions.h"
 #include "base/file.h"
@@ -71,7 +70,7 @@ static bool examine(struct rollout_programs *programs, const uint8_t *bytes, siz
     if (manifest_program_for(all, program.architecture)) {
         return error_set(error, "is a second program for %s: give one for each architecture", program.architecture);
     }
-    program_digest(bytes, size, program.digest);
+    checked_digest(bytes, size, program.digest);
     all->protocol = protocol > all->protocol ? protocol : all->protocol;
     all->items[all->count] = program;
     return true;

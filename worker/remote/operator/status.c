@@ -10,12 +10,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/text/count.h"
-#include "base/text/printable.h"
-#include "base/text/utf8.h"
+#include "base/text/text.h"
 #include "net/member.h"
 #include "observe/api.h"
-#include "observe/top/client.h"
 #include "observe/top/terminal.h"
 #include "observe/top/top.h"
 #include "ps/identity.h"
@@ -205,12 +202,12 @@ static void show_versions(const struct board_member *entries, int count)
         if (!shown) {
             name_of(&entries[i], name);
             char version[24] = "-", program[256], digest[17];
-            if (entries[i].has_version) {
+            if (entries[i].config_version >= 0) {
                 snprintf(version, sizeof version, "%llu", (unsigned long long)entries[i].config_version);
             }
             printf("%s, config version %s, digest %s: %s and all like it\n",
                    printable(program, sizeof program, entries[i].program), version,
-                   printable(digest, sizeof digest, entries[i].has_version ? entries[i].digest : "-"), name);
+                   printable(digest, sizeof digest, entries[i].config_version >= 0 ? entries[i].digest : "-"), name);
         }
     }
 }
@@ -240,7 +237,7 @@ static bool is_incomplete(const struct board_member *entries, int count)
     bool incomplete = false;
     for (int i = 0; i < count; i++) {
         const bool may_be_gone = entries[i].is_missing && strcmp(entries[i].role, "worker") == 0;
-        incomplete = incomplete || (!may_be_gone && !entries[i].has_version);
+        incomplete = incomplete || (!may_be_gone && entries[i].config_version < 0);
     }
     return incomplete;
 }
@@ -388,28 +385,6 @@ static bool ask_members(void *context, struct error *error)
     return error_set(error, "no ps answers: %s", fleet->members[0].message);
 }
 
-/* Members that joined, left, or changed state, as events. */
-static void log_changes(struct board *board, const struct fleet *fleet)
-{
-    for (int i = 0; i < fleet->count; i++) {
-        const struct board_member *now = &fleet->members[i];
-        for (int k = 0; k < board->member_count; k++) {
-            const struct board_member *before = &board->members[k];
-            const bool is_same = before->task == now->task && strcmp(before->role, now->role) == 0;
-            if (is_same && strcmp(before->state, now->state) != 0) {
-                char name[24], text[BOARD_TEXT];
-                snprintf(name, sizeof name, "%s %d", now->role, now->task);
-                snprintf(text, sizeof text, "%s was %s and is %s", name, before->state, now->state);
-                board_event(board,
-                            now->is_missing      ? "lost"
-                            : before->is_missing ? "joined"
-                                                 : "state",
-                            name, now->global_step, text);
-            }
-        }
-    }
-}
-
 static void take_numbers(struct view_run *run, const struct fleet *fleet)
 {
     struct board *board = &run->board;
@@ -448,11 +423,11 @@ static void fill_run(void *context, struct view_run *run)
     const struct fleet *fleet = context;
     struct board *board = &run->board;
     float values[HISTORY_SERIES];
-    log_changes(board, fleet);
     if (!board_begin_members(board, fleet->count)) {
         return;
     }
     memcpy(board->members, fleet->members, (size_t)fleet->count * sizeof *board->members);
+    board_compare_members(board, true);
     snprintf(board->name, sizeof board->name, "%s",
              fleet->config->fleet.name[0] != '\0' ? fleet->config->fleet.name : "cluster");
     snprintf(board->role, sizeof board->role, "ps");

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "base/config/pace.h"
+#include "base/config.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/exchange/fake_ps.h"
 

@@ -22,7 +22,7 @@
 #include "base/progress.h"
 #include "ps/status.h"
 #include "tests/worker/remote/story.h"
-#include "worker/profile/trace.h"
+#include "worker/export/profile.h"
 
 static char marks[] = "/tmp/test_cluster_marks.XXXXXX"; /* in members: the value of MARKS */
 static double faster = 1;

@@ -255,12 +255,12 @@ static void look_at_changes(const struct top_source *source, const struct top_op
     assert_int_equal(board_last_event(&shown.board), 0);
     set_state(3, "lost", true);
     ask(source);
-    expect_event(1, "lost", "worker 1", 103, "worker 1 was training and is lost");
+    expect_event(1, "lost", "worker 1", 103, "worker 1 is lost");
     set_state(3, "training", false);
     set_state(1, "waiting", false);
     ask(source);
     expect_event(2, "state", "ps 1", 101, "ps 1 was ready and is waiting");
-    expect_event(3, "joined", "worker 1", 103, "worker 1 was lost and is training");
+    expect_event(3, "joined", "worker 1", 103, "worker 1 is here");
     assert_int_equal(board_last_event(&shown.board), 3);
     members[0].is_missing = true; /* one ps that answers is enough */
     ask(source);

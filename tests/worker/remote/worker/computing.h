@@ -3,7 +3,7 @@
 #define TESTS_WORKER_REMOTE_WORKER_COMPUTING_H
 
 #include "tests/worker/remote/worker/world.h"
-#include "worker/load.h"
+#include "worker/initial.h"
 
 /* --- Data and engine --- */
 

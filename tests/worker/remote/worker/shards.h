@@ -4,7 +4,7 @@
 
 #include "tests/worker/remote/worker/computing.h"
 #include "tests/worker/remote/worker/world.h"
-#include "worker/evaluation_part.h"
+#include "worker/evaluation/validation.h"
 #include "worker/remote/exchange/preprocessing.h"
 #include "worker/remote/exchange/validations.h"
 #include "worker/remote/own_rows.h"

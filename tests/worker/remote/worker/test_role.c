@@ -6,7 +6,7 @@
 
 #include "observe/observe.h"
 #include "ps/status.h"
-#include "worker/data/streaming/streaming.h"
+#include "worker/data/streaming.h"
 
 /* --- Streaming data --- */
 
