@@ -240,6 +240,7 @@ struct config_train {
     double gpu_timeout_secs;
     enum precision precision; /* of a GPU */
     enum cpu_kernels cpu_kernels;
+    bool is_outer; /* not a key: of the shared model of rounds (ps/store/rounds.h) */
 };
 
 /* True if workers take several local steps between two exchanges (worker/local_steps.h). */

@@ -16,7 +16,7 @@ enum {
 };
 
 /* One net of it. */
-struct member {
+struct one_net {
     struct engine *engine;
     enum number_view view;
     struct model model;      /* this net alone */
@@ -40,7 +40,7 @@ struct ensemble {
     struct pool *pool; /* a thread for each net, or for several */
     int outputs, chunk_rows, count;
     double *row; /* [count + 1, outputs], scratch */
-    struct member members[CONFIG_MAX_NETS];
+    struct one_net members[CONFIG_MAX_NETS];
 };
 
 static struct ensemble *of(struct engine *engine)
@@ -51,9 +51,9 @@ static struct ensemble *of(struct engine *engine)
 /* --- All nets at once --- */
 
 /* A call that each net gets; one of them. */
-struct call {
+struct nets_call {
     struct ensemble *ensemble;
-    bool (*run)(const struct call *call, struct member *member);
+    bool (*run)(const struct nets_call *call, struct one_net *member);
     int64_t steps;
     const struct batch *batch;
     bool averaged;
@@ -63,16 +63,16 @@ struct call {
 
 static void run_some(void *context, int thread)
 {
-    const struct call *call = context;
+    const struct nets_call *call = context;
     const int threads = pool_threads(call->ensemble->pool);
     for (int i = thread; i < call->ensemble->count; i += threads) {
-        struct member *member = &call->ensemble->members[i];
+        struct one_net *member = &call->ensemble->members[i];
         member->done = call->run(call, member);
     }
 }
 
 /* False with the error of the first net that failed. */
-static bool run_all(struct call *call, struct error *error)
+static bool run_all(struct nets_call *call, struct error *error)
 {
     struct ensemble *ensemble = call->ensemble;
     pool_run(ensemble->pool, run_some, call);
@@ -122,7 +122,7 @@ static struct train_result merge(const struct ensemble *ensemble)
     return all;
 }
 
-static bool train_net(const struct call *call, struct member *member)
+static bool train_net(const struct nets_call *call, struct one_net *member)
 {
     return member->engine->table->train(member->engine, call->steps, &member->result, &member->error);
 }
@@ -130,7 +130,7 @@ static bool train_net(const struct call *call, struct member *member)
 static bool train(struct engine *engine, int64_t n, struct train_result *result, struct error *error)
 {
     struct ensemble *ensemble = of(engine);
-    struct call call = {.ensemble = ensemble, .run = train_net, .steps = n};
+    struct nets_call call = {.ensemble = ensemble, .run = train_net, .steps = n};
     take_config(ensemble);
     if (!run_all(&call, error)) {
         return false;
@@ -142,13 +142,13 @@ static bool train(struct engine *engine, int64_t n, struct train_result *result,
 /* A block of a net's gradient, as one of the whole model's. */
 static void pass_on(void *context, const struct gradient_block *block)
 {
-    const struct member *member = context;
+    const struct one_net *member = context;
     struct gradient_block whole = *block;
     whole.variable += member->first_variable;
     member->to.block(member->to.context, &whole);
 }
 
-static bool step_net(const struct call *call, struct member *member)
+static bool step_net(const struct nets_call *call, struct one_net *member)
 {
     const struct examples seen = examples_view(call->batch->examples, member->view);
     struct batch batch = *call->batch;
@@ -161,7 +161,7 @@ static bool step(struct engine *engine, const struct batch *batch, const struct 
                  struct train_result *result, struct error *error)
 {
     struct ensemble *ensemble = of(engine);
-    struct call call = {.ensemble = ensemble, .run = step_net, .batch = batch};
+    struct nets_call call = {.ensemble = ensemble, .run = step_net, .batch = batch};
     take_config(ensemble);
     for (int i = 0; i < ensemble->count; i++) {
         ensemble->members[i].to = *sink;
@@ -279,7 +279,7 @@ static void deviate(const struct ensemble *ensemble, const double *values, doubl
     }
 }
 
-static bool forward_net(const struct call *call, struct member *member)
+static bool forward_net(const struct nets_call *call, struct one_net *member)
 {
     const struct examples seen = examples_view(call->examples, member->view);
     return member->engine->table->forward(member->engine, call->averaged, &seen, call->first, call->rows,
@@ -311,12 +311,12 @@ static bool combine(struct ensemble *ensemble, bool averaged, const struct examp
                     struct error *error)
 {
     for (int at = 0; at < count; at += ensemble->chunk_rows) {
-        struct call call = {.ensemble = ensemble,
-                            .run = forward_net,
-                            .averaged = averaged,
-                            .examples = examples,
-                            .first = first + at,
-                            .rows = count - at < ensemble->chunk_rows ? count - at : ensemble->chunk_rows};
+        struct nets_call call = {.ensemble = ensemble,
+                                 .run = forward_net,
+                                 .averaged = averaged,
+                                 .examples = examples,
+                                 .first = first + at,
+                                 .rows = count - at < ensemble->chunk_rows ? count - at : ensemble->chunk_rows};
         if (!run_all(&call, error)) {
             return false;
         }
@@ -337,7 +337,7 @@ static bool forward(struct engine *engine, bool averaged, const struct examples 
 
 /* The part of floats [first, first + count) that is a net's: where it begins in the whole vector; 0 if there is none.
  */
-static size_t part_of(const struct member *member, size_t first, size_t count, size_t *begin)
+static size_t part_of(const struct one_net *member, size_t first, size_t count, size_t *begin)
 {
     const size_t end = member->first + member->model.float_count;
     *begin = first > member->first ? first : member->first;
@@ -350,7 +350,7 @@ static bool read_state(struct engine *engine, enum store_vector vector, size_t f
 {
     struct ensemble *ensemble = of(engine);
     for (int i = 0; i < ensemble->count; i++) {
-        struct member *member = &ensemble->members[i];
+        struct one_net *member = &ensemble->members[i];
         size_t begin;
         const size_t part = part_of(member, first, count, &begin);
         if (part > 0 && !member->engine->table->read(member->engine, vector, begin - member->first, part,
@@ -366,7 +366,7 @@ static bool write_state(struct engine *engine, enum store_vector vector, size_t 
 {
     struct ensemble *ensemble = of(engine);
     for (int i = 0; i < ensemble->count; i++) {
-        struct member *member = &ensemble->members[i];
+        struct one_net *member = &ensemble->members[i];
         size_t begin;
         const size_t part = part_of(member, first, count, &begin);
         if (part > 0 && !member->engine->table->write(member->engine, vector, begin - member->first, part,
@@ -397,7 +397,7 @@ static void describe(const struct engine *engine, char *text, size_t size)
     const struct engine *first = ensemble->members[0].engine;
     char one[256];
     first->table->describe(first, one, sizeof one);
-    snprintf(text, size, "%s, %d of %d nets at a time", one, pool_threads(ensemble->pool), ensemble->count);
+    snprintf(text, size, "%s for each of %d nets at a time", one, pool_threads(ensemble->pool));
 }
 
 /* --- Create and destroy --- */
@@ -433,7 +433,7 @@ static const struct engine_table ensemble_table = {
 static bool create_member(struct ensemble *ensemble, const struct engine_options *options, int net, int threads,
                           struct error *error)
 {
-    struct member *member = &ensemble->members[net];
+    struct one_net *member = &ensemble->members[net];
     struct engine_options own = *options;
     member->view = options->model->views[net];
     member->config = *options->config;

@@ -33,7 +33,9 @@ static void format_layers(char *text, size_t size, const struct model *model)
         used += (size_t)snprintf(text + used, size - used, "%s%d", i > 0 ? "-" : "", model->widths[i]);
         for (int net = 1; i == 0 && net < model->net_count && used < size; net++) {
             const int inputs = model->variables[2 * model->layer_count * net].rows;
-            used += (size_t)snprintf(text + used, size - used, "+%d", inputs);
+            if (inputs != model->widths[0]) {
+                used += (size_t)snprintf(text + used, size - used, "+%d", inputs);
+            }
         }
     }
     if (model->net_count > 1 && used < size) {

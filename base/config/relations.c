@@ -139,7 +139,8 @@ bool config_parse_ensemble(struct config_model *model, const char *text, struct 
     for (const char *at = text; at;) {
         const size_t size = strcspn(at, ",");
         if (!take_nets(model, at, size)) {
-            return error_set(error, "\"%.*s\" is no view:count; views are raw and ple, and all counts together at most %d",
+            return error_set(error,
+                             "\"%.*s\" is no view:count; views are raw and ple, and all counts together at most %d",
                              (int)(size < 64 ? size : 64), at, CONFIG_MAX_NETS);
         }
         at = at[size] == ',' ? at + size + 1 : NULL;
@@ -546,9 +547,10 @@ static bool check_elastic(const struct config *config, struct error *error)
 bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_bind(config, error) && check_steps(config, error) &&
-           check_devices(config, error) && check_ensemble(config, error) && check_target(config, error) && check_validation(config, error) &&
-           check_checkpoints(config, error) && check_synchronous(config, error) && check_rounds(config, error) &&
-           check_own_data(config, error) && check_validate_by(config, error) && check_elastic(config, error);
+           check_devices(config, error) && check_ensemble(config, error) && check_target(config, error) &&
+           check_validation(config, error) && check_checkpoints(config, error) && check_synchronous(config, error) &&
+           check_rounds(config, error) && check_own_data(config, error) && check_validate_by(config, error) &&
+           check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

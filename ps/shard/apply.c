@@ -350,15 +350,13 @@ size_t stage_encode_delta(struct stage *stage, uint64_t connection, const struct
 
 void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step)
 {
-    schedule_prepare(shard->schedule, &step->update[1], global_step);
-    step->update[0] = step->update[1];
-    update_spare_biases(&step->update[0]);
+    schedule_prepare(shard->schedule, step->updates, global_step);
     step->has_slots = shard->vectors[STORE_SLOT0];
-    for (int i = 0; i < 2; i++) {
-        step->loop[i] = optimizer_loop_get(shard->kernels, &step->update[i], true);
-        step->absent_loop[i] = optimizer_loop_get(shard->kernels, &step->update[i], false);
-        step->absent_is_noop[i] = update_zero_is_noop(&step->update[i]);
-        step->fresh_is_noop[i] = update_zero_is_noop_at_start(&step->update[i]);
+    for (int i = 0; i < UPDATE_KINDS; i++) {
+        step->loop[i] = optimizer_loop_get(shard->kernels, &step->updates[i], true);
+        step->absent_loop[i] = optimizer_loop_get(shard->kernels, &step->updates[i], false);
+        step->absent_is_noop[i] = update_zero_is_noop(&step->updates[i]);
+        step->fresh_is_noop[i] = update_zero_is_noop_at_start(&step->updates[i]);
     }
 }
 
@@ -370,8 +368,8 @@ static inline float *at(float *values, size_t offset)
 void shard_move_block(struct shard *shard, const struct step *step, size_t i, const float *gradient)
 {
     const struct shard_block *block = &shard->blocks[i];
-    optimizer_loop loop = gradient ? step->loop[block->is_weights] : step->absent_loop[block->is_weights];
-    loop(&step->update[block->is_weights],
+    optimizer_loop loop = gradient ? step->loop[block->update] : step->absent_loop[block->update];
+    loop(&step->updates[block->update],
          &(struct optimizer_rows){.rows = (size_t)block->rows,
                                   .cols = block->cols,
                                   .gradient = gradient ? gradient + block->local : NULL,

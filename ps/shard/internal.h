@@ -27,7 +27,7 @@ struct shard_block {
     size_t local; /* in the shard's vectors */
     int stride;
     uint16_t rows, cols;
-    bool is_weights;
+    uint8_t update; /* enum update_kind */
 };
 
 struct stripe {
@@ -146,11 +146,11 @@ static inline size_t block_extent(const struct shard_block *block)
     return block->rows > 1 ? (size_t)block->rows * (size_t)block->stride : block->cols;
 }
 
-/* A step's constants for biases [0] and weights [1]. */
+/* A step's constants, by kind of update. */
 struct step {
-    struct update update[2];
-    optimizer_loop loop[2], absent_loop[2];
-    bool absent_is_noop[2], fresh_is_noop[2];
+    struct update updates[UPDATE_KINDS];
+    optimizer_loop loop[UPDATE_KINDS], absent_loop[UPDATE_KINDS];
+    bool absent_is_noop[UPDATE_KINDS], fresh_is_noop[UPDATE_KINDS];
     bool has_slots;
 };
 void shard_step_prepare(const struct shard *shard, int64_t global_step, struct step *step);
@@ -158,8 +158,8 @@ void shard_step_prepare(const struct shard *shard, int64_t global_step, struct s
 /* Does the block stay unchanged without a gradient? */
 static inline bool block_is_unchanged(const struct shard *shard, const struct step *step, size_t i)
 {
-    bool is_weights = shard->blocks[i].is_weights;
-    return step->absent_is_noop[is_weights] || (step->fresh_is_noop[is_weights] && !shard->moved[i]);
+    const int kind = shard->blocks[i].update;
+    return step->absent_is_noop[kind] || (step->fresh_is_noop[kind] && !shard->moved[i]);
 }
 
 /* Updates one block; gradient: where it lies in a vector like the shard's; NULL: absent. */
@@ -230,6 +230,6 @@ void schedule_destroy(struct schedule *schedule); /* NULL is fine */
 void schedule_settle(struct schedule *schedule, int64_t global_step);
 /* It was restored. False: the rate decays by epochs, and the steps per epoch are not known. */
 bool schedule_begin(struct schedule *schedule, int64_t epoch_steps);
-void schedule_prepare(struct schedule *schedule, struct update *update, int64_t global_step);
+void schedule_prepare(struct schedule *schedule, struct update updates[UPDATE_KINDS], int64_t global_step);
 
 #endif

@@ -39,7 +39,7 @@ static size_t cut_rows(const struct variable *variable, int row, int end, size_t
                 .stride = variable->stride,
                 .rows = (uint16_t)(end - r < cut.rows ? end - r : cut.rows),
                 .cols = (uint16_t)(variable->cols - c < cut.cols ? variable->cols - c : cut.cols),
-                .is_weights = variable->is_weights,
+                .update = (uint8_t)variable->update,
             };
         }
     }

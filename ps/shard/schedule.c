@@ -65,7 +65,7 @@ bool schedule_begin(struct schedule *schedule, int64_t epoch_steps)
     return known;
 }
 
-void schedule_prepare(struct schedule *schedule, struct update *update, int64_t global_step)
+void schedule_prepare(struct schedule *schedule, struct update updates[UPDATE_KINDS], int64_t global_step)
 {
     pthread_mutex_lock(&schedule->lock);
     struct terms terms = schedule->is_set && global_step >= schedule->step ? schedule->next : schedule->now;
@@ -76,5 +76,5 @@ void schedule_prepare(struct schedule *schedule, struct update *update, int64_t 
     } else if (train->lr_decay_steps == 0) {
         train->lr_decay = 1.0;
     }
-    update_prepare(update, train, global_step);
+    updates_prepare(updates, train, global_step);
 }

@@ -31,9 +31,10 @@ static int row_stride(int cols)
 }
 
 /* prefix: of its net. */
-static void add_variable(struct model *model, const char *prefix, int layer, const char *what, int rows, int cols,
-                         bool is_weights)
+static void add_variable(struct model *model, int net, const char *prefix, int layer, const char *what, int rows,
+                         int cols)
 {
+    const bool is_weights = strcmp(what, "weights") == 0, is_encoded = model->views[net] != VIEW_RAW;
     assert(model->variable_count < MODEL_MAX_VARIABLES);
     struct variable *variable = &model->variables[model->variable_count++];
     snprintf(variable->name, sizeof variable->name, "%slayer%d/%s", prefix, layer, what);
@@ -42,6 +43,8 @@ static void add_variable(struct model *model, const char *prefix, int layer, con
     variable->stride = row_stride(cols);
     variable->offset = model->float_count;
     variable->is_weights = is_weights;
+    variable->update = is_encoded ? (is_weights ? UPDATE_ENCODED_WEIGHTS : UPDATE_ENCODED_BIASES)
+                                  : (is_weights ? UPDATE_WEIGHTS : UPDATE_BIASES);
     variable->panels = 1;
     variable->lanes = MODEL_ROW_ALIGN;
     model->float_count += (size_t)rows * (size_t)variable->stride;
@@ -64,8 +67,8 @@ void model_layout(struct model *model, const struct config_model *config)
         }
         for (int layer = 0; layer < model->layer_count; layer++) {
             const int rows = layer == 0 ? config_net_inputs(config, net) : config->layers[layer];
-            add_variable(model, prefix, layer, "weights", rows, config->layers[layer + 1], true);
-            add_variable(model, prefix, layer, "biases", 1, config->layers[layer + 1], false);
+            add_variable(model, net, prefix, layer, "weights", rows, config->layers[layer + 1]);
+            add_variable(model, net, prefix, layer, "biases", 1, config->layers[layer + 1]);
         }
     }
 }

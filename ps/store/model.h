@@ -17,6 +17,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "ps/store/optimizer.h"
 
 enum {
     MODEL_ROW_ALIGN = 16, /* floats */
@@ -29,8 +30,9 @@ struct variable {
     int stride;      /* floats from one row to the next */
     size_t offset;   /* of its first float in the flat vector; a multiple of MODEL_ROW_ALIGN */
     bool is_weights; /* L2 applies to weights, not to biases */
-    int panels;      /* 1, except in the CPU engine's own layout: see model_set_panels */
-    int lanes;       /* floats kept together: a panel's width is a multiple */
+    enum update_kind update;
+    int panels; /* 1, except in the CPU engine's own layout: see model_set_panels */
+    int lanes;  /* floats kept together: a panel's width is a multiple */
 };
 
 struct model {

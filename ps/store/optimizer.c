@@ -113,6 +113,27 @@ void update_spare_biases(struct update *update)
     update->shrink = 1.0f;
 }
 
+/* Exact, because it is a power of two. */
+#define ENCODED_RATE 0.5
+
+void updates_prepare(struct update updates[UPDATE_KINDS], const struct config_train *config, int64_t global_step)
+{
+    struct update *encoded = &updates[UPDATE_ENCODED_WEIGHTS];
+    update_prepare(&updates[UPDATE_WEIGHTS], config, global_step);
+    *encoded = updates[UPDATE_WEIGHTS];
+    if (!config->is_outer) {
+        encoded->learning_rate *= (float)ENCODED_RATE;
+    }
+    if (!config->is_outer && config->weight_decay > 0) {
+        const double rate = ENCODED_RATE * schedule_learning_rate(config, global_step);
+        encoded->shrink = (float)(1.0 - rate * config->weight_decay);
+    }
+    updates[UPDATE_BIASES] = updates[UPDATE_WEIGHTS];
+    updates[UPDATE_ENCODED_BIASES] = *encoded;
+    update_spare_biases(&updates[UPDATE_BIASES]);
+    update_spare_biases(&updates[UPDATE_ENCODED_BIASES]);
+}
+
 /* Do weights change without a gradient, by L2 or by weight decay? The loops treat both alike. */
 static bool pulls(const struct update *update)
 {

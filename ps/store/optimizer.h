@@ -34,6 +34,11 @@ struct update {
     float ema_decay; /* of this step, ramp included; negative = no averages */
 };
 
+/*
+ * The updates of one step. Nets on encoded numbers, whose inputs are mostly ones, learn at half the rate.
+ */
+enum update_kind { UPDATE_BIASES, UPDATE_WEIGHTS, UPDATE_ENCODED_BIASES, UPDATE_ENCODED_WEIGHTS, UPDATE_KINDS };
+
 /* Turns an update of weights into one of biases, to which neither L2 nor weight decay applies. */
 void update_spare_biases(struct update *update);
 
@@ -60,6 +65,9 @@ double schedule_learning_rate(const struct config_train *config, int64_t global_
  * programs that apply them after the gradients.
  */
 void update_prepare(struct update *update, const struct config_train *config, int64_t global_step);
+
+/* All updates of that step. */
+void updates_prepare(struct update updates[UPDATE_KINDS], const struct config_train *config, int64_t global_step);
 
 /* True if a zero gradient changes no parameter, slot or average, so that absent blocks may be skipped. */
 bool update_zero_is_noop(const struct update *update);

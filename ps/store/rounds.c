@@ -16,6 +16,7 @@ struct config_train outer_train(const struct config_train *train)
     outer.optimizer = train->outer_optimizer == OUTER_AVERAGE ? OPTIMIZER_SGD
                       : train->outer_optimizer == OUTER_ADAM  ? OPTIMIZER_ADAM
                                                               : OPTIMIZER_MOMENTUM;
+    outer.is_outer = true;
     outer.nesterov = train->outer_optimizer == OUTER_NESTEROV;
     outer.lazy_updates = false;
     outer.learning_rate =

@@ -123,11 +123,9 @@ void store_restored(struct store *store)
 
 void store_begin_step(struct store *store)
 {
-    update_prepare(&store->update[1], store->config, store->global_step);
-    store->update[0] = store->update[1];
-    update_spare_biases(&store->update[0]);
-    for (int i = 0; i < 2; i++) {
-        store->fresh_is_noop[i] = update_zero_is_noop_at_start(&store->update[i]);
+    updates_prepare(store->updates, store->config, store->global_step);
+    for (int i = 0; i < UPDATE_KINDS; i++) {
+        store->fresh_is_noop[i] = update_zero_is_noop_at_start(&store->updates[i]);
     }
 }
 
@@ -158,7 +156,7 @@ static void apply_rows(struct store *store, const struct gradient_block *block, 
 {
     struct optimizer_rows at = rows_of(store, block, first, row, rows, gradient);
     at.following = (size_t)(block->rows - row - rows);
-    loop(&store->update[store->model->variables[block->variable].is_weights], &at);
+    loop(&store->updates[store->model->variables[block->variable].update], &at);
 }
 
 /* Are the present rows so far apart that hardly any two of them are neighbours? */
@@ -174,7 +172,7 @@ static void apply_scattered(struct store *store, const struct gradient_block *bl
     assert(block->present_count == 0 || block->present[block->present_count - 1] < block->rows);
     struct optimizer_rows at = rows_of(store, block, first, 0, block->present_count, block->values);
     at.places = block->present;
-    loop(&store->update[store->model->variables[block->variable].is_weights], &at);
+    loop(&store->updates[store->model->variables[block->variable].update], &at);
 }
 
 /* How many neighbouring rows are present from `row` on; the next listed one has number `next`. */
@@ -197,10 +195,10 @@ void store_apply(struct store *store, const struct gradient_block *block)
     assert(block->col >= 0 && block->cols >= 0 && block->col + block->cols <= variable->cols);
     assert(block->col + block->cols <= variable_panel_col(variable, variable_panel(variable, block->col) + 1));
     size_t first = variable_at(variable, block->row, block->col);
-    const struct update *update = &store->update[variable->is_weights];
+    const struct update *update = &store->updates[variable->update];
     optimizer_loop loop = optimizer_loop_get(store->kernels, update, true);
     optimizer_loop absent_loop = optimizer_loop_get(store->kernels, update, false);
-    bool fresh_is_noop = store->fresh_is_noop[variable->is_weights];
+    bool fresh_is_noop = store->fresh_is_noop[variable->update];
     bool absent_is_noop = update_zero_is_noop(update);
     bool has_slots = store->vectors[STORE_SLOT0];
     _Atomic unsigned char *moved = store->moved + store->first_row[block->variable] + block->row;

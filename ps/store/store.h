@@ -64,9 +64,9 @@ struct store {
     const struct optimizer_kernels *kernels; /* by config->cpu_kernels */
     float *vectors[STORE_VECTORS]; /* [model->float_count] each, 64-byte aligned; NULL where the optimizer has none */
     int64_t global_step;
-    struct update update[2];      /* of the current step: [0] biases, [1] weights */
-    bool fresh_is_noop[2];        /* likewise: a zero gradient changes nothing where the slots have never moved */
-    _Atomic unsigned char *moved; /* per row of all variables: 0 = its slots still have their initial values */
+    struct update updates[UPDATE_KINDS]; /* of the current step */
+    bool fresh_is_noop[UPDATE_KINDS]; /* likewise: a zero gradient changes nothing where the slots have never moved */
+    _Atomic unsigned char *moved;     /* per row of all variables: 0 = its slots still have their initial values */
     size_t first_row[MODEL_MAX_VARIABLES]; /* of each variable, in `moved` */
     void *memory;
 };

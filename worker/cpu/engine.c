@@ -473,7 +473,8 @@ static bool create_parts(struct cpu_engine *engine, const struct engine_options 
         return false;
     }
     engine->own = *engine->model;
-    network_plan(&engine->network, &engine->own, kernels, dropout_make(dropout_seed((uint64_t)train->seed, options->net), train->dropout), like);
+    network_plan(&engine->network, &engine->own, kernels,
+                 dropout_make(dropout_seed((uint64_t)train->seed, options->net), train->dropout), like);
     engine->targets = like ? like->targets : 0;
     engine->wanted_stride = round_up(engine->targets, MODEL_ROW_ALIGN);
     /* Updates layer 0's weights in strips of columns, with threads side by side. */

@@ -866,6 +866,30 @@ void dataset_choose_metric(struct config *config, const struct dataset *dataset)
     }
 }
 
+/* Does the set have what a net of each view takes? */
+static bool check_views(const struct config *config, const struct dataset *dataset, struct error *error)
+{
+    const struct examples *rows = &dataset->train;
+    for (int net = 0; net < config->model.net_count; net++) {
+        const bool has_raw = rows->piecewise == 0 || rows->numbers > 0;
+        if (config->model.views[net] == VIEW_RAW ? !has_raw : rows->piecewise == 0) {
+            error_set(error, "%s nets take numbers of a table %s, and this set has none",
+                      config_view_name(config->model.views[net]), has_raw ? "that are encoded in bins" : "as they are");
+            return config_error_at(config, "model", "ensemble", error);
+        }
+    }
+    return true;
+}
+
+/* Each net's inputs are those of its view. */
+static void take_net_inputs(struct config_model *model, const struct dataset *dataset)
+{
+    for (int net = 0; net < model->net_count; net++) {
+        model->net_inputs[net] = dataset->schema ? examples_view(&dataset->train, model->views[net]).inputs : 0;
+    }
+    model->layers[0] = config_net_inputs(model, 0);
+}
+
 bool dataset_fit(struct config *config, const struct dataset *dataset, struct error *error)
 {
     const struct schema *schema = dataset->schema;
@@ -878,6 +902,9 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     }
     dataset_choose_metric(config, dataset);
     config->data.shape = dataset->shape;
+    if (!check_views(config, dataset, error)) {
+        return false;
+    }
     if (!model_follows(config, schema) && !dataset->layers_follow) {
         return true;
     }
@@ -895,10 +922,7 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     }
     memcpy(model->layers, layers, sizeof layers);
     model->layer_count = hidden + 2;
-    for (int net = 0; net < model->net_count; net++) {
-        model->net_inputs[net] = schema ? examples_view(&dataset->train, model->views[net]).inputs : 0;
-    }
-    model->layers[0] = config_net_inputs(model, 0);
+    take_net_inputs(model, dataset);
     if (config->cluster.job_name == JOB_LOCAL) {
         model->hidden_count = CONFIG_AUTO; /* layers has all of it now */
     }

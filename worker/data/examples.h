@@ -86,9 +86,6 @@ size_t examples_bytes(const struct examples *like);
 /* Copies examples [first, first + count) of a set to [at, at + count) of another one of the same shape. */
 void examples_copy(struct examples *to, int at, const struct examples *from, int first, int count);
 
-/* The same examples as a net with that view of them sees them, in the same memory. */
-struct examples examples_view(const struct examples *examples, enum number_view view);
-
 /* Examples [first, first + count) in the same memory. */
 struct examples examples_part(const struct examples *examples, int first, int count);
 

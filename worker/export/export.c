@@ -201,11 +201,11 @@ static bool npz_write(const char *path, const struct model *model, const float *
 
 /* trainer export: writes a trained model's weights in other programs' formats. */
 
-enum { MOST_PROPERTIES = 12, TEXT_SIZE = 256 };
+enum { MOST_PROPERTIES = 13 };
 
 /* Metadata of an exported model. */
 struct export_facts {
-    char step[24], layers[TEXT_SIZE], threshold[32], shape[48];
+    char step[24], layers[MODEL_UNITS_TEXT], ensemble[64], threshold[32], shape[48];
     struct onnx_property properties[MOST_PROPERTIES];
     int count;
     const char *preprocessing; /* for a table, borrowed; NULL: images. Stored as a property, too */
@@ -220,12 +220,15 @@ static void collect_facts(struct export_facts *facts, const struct trained *trai
 {
     const struct model *model = &trained->model;
     const struct checkpoint_info *info = checkpoint_file_info(trained->file);
-    size_t used = 0;
-    for (int i = 0; i <= model->layer_count; i++) {
-        used += (size_t)snprintf(facts->layers + used, TEXT_SIZE - used, "%s%d", i > 0 ? "," : "", model->widths[i]);
+    facts->count = 0;
+    char units[MODEL_UNITS_TEXT];
+    model_units_text(&trained->config.model, units);
+    snprintf(facts->layers, sizeof facts->layers, "%s", units);
+    if (model->net_count > 1) {
+        model_ensemble_text(model, facts->ensemble, sizeof facts->ensemble);
+        add_fact(facts, "ensemble", facts->ensemble);
     }
     snprintf(facts->step, sizeof facts->step, "%" PRId64, info->global_step);
-    facts->count = 0;
     facts->preprocessing = info->preprocessing;
     add_fact(facts, "trainer_version", version_trainer());
     add_fact(facts, "global_step", facts->step);

@@ -50,7 +50,22 @@ struct graph {
     struct proto *proto;
     char **inputs; /* of a table, what its inputs are called: the columns' names, and those of dates' parts */
     int input_count;
+    const char *net;  /* the prefix of what belongs to one of several nets; "" otherwise */
+    char own[16][64]; /* the last names with it */
+    int own_count;
 };
+
+/* The name of a value that each net has, to be used soon. */
+static const char *own(struct graph *graph, const char *name)
+{
+    enum { KEPT = sizeof graph->own / sizeof graph->own[0] };
+    if (graph->net[0] == '\0') {
+        return name;
+    }
+    char *text = graph->own[graph->own_count++ % KEPT];
+    snprintf(text, sizeof graph->own[0], "%s%s", graph->net, name);
+    return text;
+}
 
 static bool is_input_name(const struct graph *graph, const char *name)
 {
@@ -246,10 +261,11 @@ static void onnx_value(struct graph *graph, int field, const char *name, enum on
 #define ONNX_TABLE_OUTPUTS "trainer/outputs" /* the name of the last layer's output */
 
 /* Values of the graph. */
-#define NUMBERS    "trainer/numbers"    /* float32 [batch, inputs before the categories], scaled or encoded */
+#define NUMBERS    "trainer/numbers"    /* float32 [batch, numbers], scaled: the raw view of them */
+#define BINS       "trainer/bins"       /* float32 [batch, bins]: the encoded view */
 #define MISSING    "trainer/missing"    /* bool [batch, numbers] */
 #define INDICATORS "trainer/indicators" /* float32 [batch, indicators] */
-#define PLACES     "trainer/places"     /* int64 [batch, columns of categories] */
+#define PLACES     "trainer/places"     /* int64 [batch, columns of categories], counted from the first place */
 
 enum { TO_FLOAT = ONNX_FLOAT, TO_INTEGER = ONNX_INT64, TO_DOUBLE = ONNX_DOUBLE };
 
@@ -400,10 +416,19 @@ static void put_scaled(struct graph *graph, const struct schema *schema)
     cast(graph, "trainer/scaled", TO_FLOAT, NUMBERS);
 }
 
+static int count_bins(const struct schema *schema)
+{
+    int count = 0;
+    for (int i = 0; i < schema->piecewise; i++) {
+        count += schema->bins[i];
+    }
+    return count;
+}
+
 /* Of every bin of every number: its lower edge, or its width. */
 static void put_bins(struct graph *graph, const struct schema *schema, const char *name, bool are_widths)
 {
-    const int64_t length = schema->dense;
+    const int64_t length = count_bins(schema);
     size_t raw;
     const size_t tensor = onnx_tensor_begin(graph, name, ONNX_DOUBLE, &length, 1, &raw);
     for (int i = 0; i < schema->count; i++) {
@@ -425,7 +450,8 @@ static void put_bins(struct graph *graph, const struct schema *schema, const cha
 static void put_encoded(struct graph *graph, const struct schema *schema)
 {
     static const double least = 0, most = 1;
-    int64_t *sources = must_zero((size_t)schema->dense + 1, sizeof *sources, "a graph");
+    const int bins = count_bins(schema);
+    int64_t *sources = must_zero((size_t)bins + 1, sizeof *sources, "a graph");
     for (int i = 0, next = 0; i < schema->count; i++) {
         const struct schema_column *column = &schema->columns[i];
         for (int part = 0; column->piece >= 0 && part < schema_pieces(column); part++) {
@@ -434,7 +460,7 @@ static void put_encoded(struct graph *graph, const struct schema *schema)
             }
         }
     }
-    onnx_integers(graph, "trainer/bin_columns", sources, schema->dense);
+    onnx_integers(graph, "trainer/bin_columns", sources, bins);
     free(sources);
     put_bins(graph, schema, "trainer/bin_edges", false);
     put_bins(graph, schema, "trainer/bin_widths", true);
@@ -450,8 +476,9 @@ static void put_encoded(struct graph *graph, const struct schema *schema)
               "trainer/bin_shares");
     onnx_node(graph, "Max", "trainer/bin_raised", ONNX_NAMES("trainer/bin_shares", "trainer/bin_empty"),
               "trainer/bin_raised");
-    onnx_node(graph, "Min", "trainer/bins", ONNX_NAMES("trainer/bin_raised", "trainer/bin_full"), "trainer/bins");
-    cast(graph, "trainer/bins", TO_FLOAT, NUMBERS);
+    onnx_node(graph, "Min", "trainer/bin_bounded", ONNX_NAMES("trainer/bin_raised", "trainer/bin_full"),
+              "trainer/bin_bounded");
+    cast(graph, "trainer/bin_bounded", TO_FLOAT, BINS);
 }
 
 /* The indicators of missing numbers; their positions are another constant. Nothing if there are none. */
@@ -462,7 +489,7 @@ static void put_indicators(struct graph *graph, const struct schema *schema, int
     for (int i = 0, next = 0; i < schema->count; i++) {
         if (is_indicated(&schema->columns[i])) {
             columns[next] = schema->columns[i].input;
-            places[next++] = schema->dense + schema->columns[i].place;
+            places[next++] = schema->columns[i].place;
         }
     }
     onnx_integers(graph, "trainer/indicator_columns", columns, count);
@@ -520,8 +547,7 @@ static void put_column_of_categories(struct graph *graph, const struct schema *s
 {
     const struct string_list *missing = &schema->missing;
     const int64_t marks = column->may_miss ? count_spellings() + missing->count : 0;
-    const int first = schema->dense + column->place;
-    const int count = column->categories.count;
+    const int first = column->place, count = column->categories.count;
     int64_t *places = must_zero((size_t)(count + marks) + 1, sizeof *places, "a graph");
     for (int64_t i = 0; i < count + marks; i++) {
         places[i] = first + 1 + (i < count ? i : count);
@@ -576,41 +602,59 @@ static void sum_over(struct graph *graph, const char *input, const char *output)
     onnx_node_end(graph, node);
 }
 
-/* Its sums are its biases, the numbers times their weights, and the weights at the positions that are 1. */
-static void put_first_layer(struct graph *graph, const struct schema *schema, const struct model *model, int indicators,
-                            int categories, const char *sums)
+/* Rows [first, end) of a net's first weights. */
+static const char *slice(struct graph *graph, const char *weights, int first, int end, const char *name)
 {
+    const char *from = own(graph, "trainer/from"), *to = own(graph, "trainer/to"), *rows = own(graph, name);
+    char named[2][64];
+    snprintf(named[0], sizeof named[0], "%s_%d", from, first);
+    snprintf(named[1], sizeof named[1], "%s_%d", to, end);
+    put_integer(graph, named[0], first);
+    put_integer(graph, named[1], end);
+    onnx_node(graph, "Slice", rows, ONNX_NAMES(weights, named[0], named[1]), rows);
+    return rows;
+}
+
+/*
+ * One net's first layer, its sums under the name `sums`: they are its biases, the numbers or bins times their weights,
+ * and the weights at the places that are 1.
+ */
+static void put_first_layer(struct graph *graph, const struct schema *schema, const struct model *model,
+                            const char *sums)
+{
+    const bool takes_bins = schema->encoding == ENCODING_PLE || model->views[0] == VIEW_PIECEWISE;
+    const int inputs = model->widths[0], dense = takes_bins ? count_bins(schema) : schema->numbers;
     const char *weights = model->variables[0].name, *biases = model->variables[1].name, *so_far = biases;
-    const bool indicates = indicators > 0, classifies = categories > 0;
-    if (schema->dense > 0) {
-        put_integer(graph, "trainer/from", 0);
-        put_integer(graph, "trainer/to", schema->dense);
-        onnx_node(graph, "Slice", "trainer/weights", ONNX_NAMES(weights, "trainer/from", "trainer/to"),
-                  "trainer/weights");
-        so_far = indicates || classifies ? "trainer/sums" : sums;
-        onnx_node(graph, "Gemm", "trainer/gemm", ONNX_NAMES(NUMBERS, "trainer/weights", biases), so_far);
+    const bool indicates = count_columns(schema, is_indicated) > 0, classifies = count_columns(schema, is_category) > 0;
+    if (dense > 0) {
+        const char *rows = slice(graph, weights, 0, dense, "trainer/weights");
+        so_far = indicates || classifies ? own(graph, "trainer/sums") : sums;
+        onnx_node(graph, "Gemm", own(graph, "trainer/gemm"), ONNX_NAMES(takes_bins ? BINS : NUMBERS, rows, biases),
+                  so_far);
+    }
+    if (indicates || classifies) {
+        weights = slice(graph, weights, dense, inputs, "trainer/place_weights");
     }
     if (indicates) {
-        onnx_node(graph, "Gather", "trainer/indicator_weights", ONNX_NAMES(weights, "trainer/indicator_places"),
-                  "trainer/indicator_weights");
-        onnx_node(graph, "MatMul", "trainer/indicated", ONNX_NAMES(INDICATORS, "trainer/indicator_weights"),
-                  "trainer/indicated");
-        const char *output = classifies ? "trainer/sums_indicated" : sums;
-        onnx_node(graph, "Add", output, ONNX_NAMES(so_far, "trainer/indicated"), output);
+        const char *indicating = own(graph, "trainer/indicator_weights"), *sum = own(graph, "trainer/indicated");
+        onnx_node(graph, "Gather", indicating, ONNX_NAMES(weights, "trainer/indicator_places"), indicating);
+        onnx_node(graph, "MatMul", sum, ONNX_NAMES(INDICATORS, indicating), sum);
+        const char *output = classifies ? own(graph, "trainer/sums_indicated") : sums;
+        onnx_node(graph, "Add", output, ONNX_NAMES(so_far, sum), output);
         so_far = output;
     }
     if (classifies) {
-        onnx_node(graph, "Gather", "trainer/chosen", ONNX_NAMES(weights, PLACES), "trainer/chosen");
-        sum_over(graph, "trainer/chosen", "trainer/coded");
-        onnx_node(graph, "Add", sums, ONNX_NAMES("trainer/coded", so_far), sums);
+        const char *chosen = own(graph, "trainer/chosen"), *coded = own(graph, "trainer/coded");
+        onnx_node(graph, "Gather", chosen, ONNX_NAMES(weights, PLACES), chosen);
+        sum_over(graph, chosen, coded);
+        onnx_node(graph, "Add", sums, ONNX_NAMES(coded, so_far), sums);
     }
 }
 
 /* Ones at the positions, [batch, positions], from `indexes` [batch, n], or [n] if there is one row of each. */
-static void put_ones(struct graph *graph, const char *indexes, const char *relative, const char *output)
+static void put_ones(struct graph *graph, const char *indexes, const char *output)
 {
-    onnx_node(graph, "Sub", relative, ONNX_NAMES(indexes, "trainer/numbers_count"), relative);
-    onnx_node(graph, "OneHot", output, ONNX_NAMES(relative, "trainer/places_count", "trainer/off_and_on"), output);
+    onnx_node(graph, "OneHot", output, ONNX_NAMES(indexes, "trainer/places_count", "trainer/off_and_on"), output);
 }
 
 /* The inputs as the first layer sees them, with which an anomaly detector compares its outputs. */
@@ -624,16 +668,15 @@ static void put_dense_inputs(struct graph *graph, const struct schema *schema, i
         const size_t tensor = onnx_tensor_begin(graph, "trainer/off_and_on", ONNX_FLOAT, &length, 1, &raw);
         proto_raw(graph->proto, off_and_on, sizeof off_and_on);
         onnx_tensor_end(graph, tensor, raw);
-        put_integer(graph, "trainer/numbers_count", schema->numbers);
         put_integer(graph, "trainer/places_count", schema->inputs - schema->numbers);
     }
     if (categories > 0) {
-        put_ones(graph, PLACES, "trainer/relative", "trainer/hot");
+        put_ones(graph, PLACES, "trainer/hot");
         ones = "trainer/ones";
         sum_over(graph, "trainer/hot", ones);
     }
     if (indicators > 0) {
-        put_ones(graph, "trainer/indicator_places", "trainer/relative_indicators", "trainer/hot_indicators");
+        put_ones(graph, "trainer/indicator_places", "trainer/hot_indicators");
         onnx_node(graph, "MatMul", "trainer/indicator_ones", ONNX_NAMES(INDICATORS, "trainer/hot_indicators"),
                   "trainer/indicator_ones");
         if (ones) {
@@ -647,16 +690,18 @@ static void put_dense_inputs(struct graph *graph, const struct schema *schema, i
     onnx_node_end(graph, node);
 }
 
-/* From the columns to the first layer's sums, under the name `sums`. */
-static void onnx_table_inputs(struct graph *graph, const struct schema *schema, const struct model *model,
-                              const char *sums)
+/* From the columns to what the first layers of all nets take. */
+static void onnx_table_inputs(struct graph *graph, const struct schema *schema)
 {
     const int indicators = count_columns(schema, is_indicated), categories = count_columns(schema, is_category);
     if (schema->numbers > 0) {
         put_numbers(graph, schema);
     }
-    if (schema->dense > 0) {
-        (schema->encoding == ENCODING_PLE ? put_encoded : put_scaled)(graph, schema);
+    if (schema->numbers > 0 && schema->encoding != ENCODING_PLE) {
+        put_scaled(graph, schema);
+    }
+    if (schema->piecewise > 0) {
+        put_encoded(graph, schema);
     }
     if (indicators > 0) {
         put_indicators(graph, schema, indicators);
@@ -665,7 +710,6 @@ static void onnx_table_inputs(struct graph *graph, const struct schema *schema, 
         put_integer(graph, "trainer/one", 1);
         put_categories(graph, schema, categories);
     }
-    put_first_layer(graph, schema, model, indicators, categories, sums);
     if (schema->task == TASK_INPUTS) {
         put_dense_inputs(graph, schema, indicators, categories);
     }
@@ -816,11 +860,11 @@ static void put_layers(struct graph *graph, const struct model *model, const cha
                                             [ACTIVATION_SIGMOID] = "Sigmoid",
                                             [ACTIVATION_TANH] = "Tanh",
                                             [ACTIVATION_IDENTITY] = "Identity"};
-    char input[32] = "images", sums[32], name[32], output[32];
+    char input[48] = "images", sums[48], name[48], output[48];
     for (int layer = 0; layer < model->layer_count; layer++) {
         bool last = layer == model->layer_count - 1;
-        snprintf(sums, sizeof sums, "layer%d/sums", layer);
-        snprintf(name, sizeof name, "layer%d/gemm", layer);
+        snprintf(sums, sizeof sums, "%slayer%d/sums", graph->net, layer);
+        snprintf(name, sizeof name, "%slayer%d/gemm", graph->net, layer);
         if (layer > 0 || !has_first) {
             onnx_node(graph, "Gemm", name,
                       ONNX_NAMES(input, model->variables[2 * layer].name, model->variables[2 * layer + 1].name),
@@ -829,28 +873,92 @@ static void put_layers(struct graph *graph, const struct model *model, const cha
         if (last) {
             break;
         }
-        snprintf(name, sizeof name, "layer%d/activation", layer);
-        snprintf(output, sizeof output, "layer%d/activations", layer);
+        snprintf(name, sizeof name, "%slayer%d/activation", graph->net, layer);
+        snprintf(output, sizeof output, "%slayer%d/activations", graph->net, layer);
         onnx_node(graph, operators[model->activation], name, ONNX_NAMES(sums), output);
         snprintf(input, sizeof input, "%s", output);
     }
 }
 
-static void put_picture_graph(struct graph *graph, const struct model *model)
+/* From a net's inputs to `logits`. */
+static void put_net(struct graph *graph, const struct onnx_model *model, const struct model *net, const char *logits)
 {
-    int classes = model->widths[model->layer_count];
-    put_layers(graph, model, "logits", false);
+    if (model->schema) {
+        put_first_layer(graph, model->schema, net, net->layer_count > 1 ? own(graph, "layer0/sums") : logits);
+    }
+    put_layers(graph, net, logits, model->schema);
+}
+
+/* Such logits as mean the average of the nets' probabilities, or the average of their numbers. */
+static void put_average(struct graph *graph, const char *const *outputs, const char *op, const char *logits)
+{
+    const char *averages[CONFIG_MAX_NETS + 1] = {NULL};
+    char names[CONFIG_MAX_NETS][48];
+    if (!op) {
+        onnx_node(graph, "Mean", "nets/mean", outputs, logits);
+        return;
+    }
+    for (int net = 0; outputs[net]; net++) {
+        snprintf(names[net], sizeof names[net], "net%d/probabilities", net);
+        averages[net] = names[net];
+        onnx_node(graph, op, names[net], ONNX_NAMES(outputs[net]), names[net]);
+    }
+    onnx_node(graph, "Mean", "nets/mean", averages, "nets/mean");
+    if (strcmp(op, "Softmax") == 0) {
+        onnx_node(graph, "Log", "nets/logits", ONNX_NAMES("nets/mean"), logits);
+        return;
+    }
+    static const float one = 1;
+    size_t raw;
+    const size_t tensor = onnx_tensor_begin(graph, "nets/one", ONNX_FLOAT, &(int64_t){1}, 1, &raw);
+    proto_raw(graph->proto, &one, sizeof one);
+    onnx_tensor_end(graph, tensor, raw);
+    onnx_node(graph, "Sub", "nets/complement", ONNX_NAMES("nets/one", "nets/mean"), "nets/complement");
+    onnx_node(graph, "Div", "nets/odds", ONNX_NAMES("nets/mean", "nets/complement"), "nets/odds");
+    onnx_node(graph, "Log", "nets/logits", ONNX_NAMES("nets/odds"), logits);
+}
+
+/* All nets, from their inputs to `logits`. */
+static void put_nets(struct graph *graph, const struct onnx_model *model, const char *logits)
+{
+    const struct model *whole = model->model;
+    const char *outputs[CONFIG_MAX_NETS + 1] = {NULL};
+    char prefixes[CONFIG_MAX_NETS][16], names[CONFIG_MAX_NETS][48];
+    if (whole->net_count == 1) {
+        put_net(graph, model, whole, logits);
+        return;
+    }
+    for (int net = 0; net < whole->net_count; net++) {
+        struct model one;
+        model_net(whole, net, &one);
+        snprintf(prefixes[net], sizeof prefixes[net], "net%d/", net);
+        snprintf(names[net], sizeof names[net], "net%d/outputs", net);
+        outputs[net] = names[net];
+        graph->net = prefixes[net];
+        put_net(graph, model, &one, names[net]);
+    }
+    graph->net = "";
+    put_average(graph, outputs,
+                !model->schema || model->schema->task == TASK_CLASS ? "Softmax"
+                : model->schema->task == TASK_FLAGS                 ? "Sigmoid"
+                                                                    : NULL,
+                logits);
+}
+
+static void put_picture_graph(struct graph *graph, const struct onnx_model *model)
+{
+    const int classes = model->model->widths[model->model->layer_count];
+    put_nets(graph, model, "logits");
     onnx_node(graph, "Softmax", "softmax", ONNX_NAMES("logits"), "probabilities");
-    onnx_value(graph, ONNX_INPUT, "images", ONNX_FLOAT, model->widths[0]);
+    onnx_value(graph, ONNX_INPUT, "images", ONNX_FLOAT, model->model->widths[0]);
     onnx_value(graph, ONNX_OUTPUT, "logits", ONNX_FLOAT, classes);
     onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, classes);
 }
 
 static void put_table_graph(struct graph *graph, const struct onnx_model *model)
 {
-    const char *sums = model->model->layer_count > 1 ? "layer0/sums" : ONNX_TABLE_OUTPUTS;
-    onnx_table_inputs(graph, model->schema, model->model, sums);
-    put_layers(graph, model->model, ONNX_TABLE_OUTPUTS, true);
+    onnx_table_inputs(graph, model->schema);
+    put_nets(graph, model, ONNX_TABLE_OUTPUTS);
     onnx_table_outputs(graph, model->schema, model->threshold);
 }
 
@@ -865,7 +973,7 @@ static void put_opset(struct proto *proto, const char *domain, int version)
 bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct error *error)
 {
     const struct model *layers = model->model;
-    struct graph graph = {.proto = proto};
+    struct graph graph = {.proto = proto, .net = ""};
     *proto = (struct proto){0};
     if (layers->parameter_count * sizeof *model->parameters > MOST_BYTES) {
         return error_set(
@@ -885,7 +993,7 @@ bool onnx_encode(struct proto *proto, const struct onnx_model *model, struct err
         name_inputs(&graph, model->schema);
         put_table_graph(&graph, model);
     } else {
-        put_picture_graph(&graph, layers);
+        put_picture_graph(&graph, model);
     }
     proto_text(proto, GRAPH_NAME, "trainer");
     for (int i = 0; i < layers->variable_count; i++) {

@@ -229,3 +229,52 @@ void outcome_put(const struct trained *trained, const struct outcome *outcome, F
         fprintf(out, "%c%d", delimiter, outcome_flag(outcome, 0));
     }
 }
+
+/* Each target has its own, unless there is one; of classes it is that of the predicted one. */
+static bool has_one_spread(const struct trained *trained)
+{
+    return trained->schema->task == TASK_CLASS ||
+           (trained->schema->task == TASK_NUMBERS && schema_outputs(trained->schema) == 1);
+}
+
+void outcome_put_spread_names(const struct trained *trained, FILE *out, char delimiter)
+{
+    const bool is_one = has_one_spread(trained);
+    for (int i = 0; i < (is_one ? 1 : schema_outputs(trained->schema)); i++) {
+        fputc(delimiter, out);
+        if (is_one) {
+            fputs("spread", out);
+        } else {
+            put_name(out, "spread_", trained->schema, i, delimiter);
+        }
+    }
+}
+
+void outcome_put_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
+                        FILE *out, char delimiter)
+{
+    const double *scales = outcome->kind == OUTCOME_NUMBERS ? trained->schema->target_scales : NULL;
+    spreads += (size_t)row * (size_t)outcome->count;
+    if (outcome->kind == OUTCOME_CLASS) {
+        fprintf(out, "%c%.4g", delimiter, (double)spreads[outcome->best]);
+        return;
+    }
+    for (int i = 0; i < outcome->count; i++) {
+        fprintf(out, "%c%.4g", delimiter, (double)spreads[i] * (scales ? scales[i] : 1));
+    }
+}
+
+bool outcome_is_spread_name(const struct trained *trained, const char *name)
+{
+    static const char prefix[] = "spread_";
+    bool is = has_one_spread(trained) && strcmp(name, "spread") == 0;
+    const bool is_prefixed = !has_one_spread(trained) && strncmp(name, prefix, sizeof prefix - 1) == 0;
+    for (int i = 0; is_prefixed && i < schema_outputs(trained->schema) && !is; i++) {
+        is = strcmp(name + sizeof prefix - 1, schema_output_name(trained->schema, i)) == 0;
+    }
+    for (int i = 0; is && i < trained->schema->count; i++) {
+        const struct schema_column *column = &trained->schema->columns[i];
+        is = column->role != SCHEMA_FEATURE || strcmp(column->name, name) != 0; /* the model needs it */
+    }
+    return is;
+}

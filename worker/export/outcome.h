@@ -56,6 +56,15 @@ const char *outcome_name(const struct trained *trained, int index, char buffer[O
 void outcome_put_names(const struct trained *trained, FILE *out, char delimiter);
 void outcome_put(const struct trained *trained, const struct outcome *outcome, FILE *out, char delimiter);
 
+/*
+ * The same of how far an ensemble's nets differ about it (worker/ensemble.h), as further columns: of what is predicted,
+ * in its own unit. spreads: [rows, units of the last layer]. Not of OUTCOME_ERROR.
+ */
+void outcome_put_spread_names(const struct trained *trained, FILE *out, char delimiter);
+void outcome_put_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
+                        FILE *out, char delimiter);
+bool outcome_is_spread_name(const struct trained *trained, const char *name);
+
 /* Is a file's column one that a prediction of this model wrote? Then the new one replaces it. */
 bool outcome_is_name(const struct trained *trained, const char *name);
 

@@ -20,6 +20,7 @@
 #include "worker/data/table/encode.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
+#include "worker/ensemble.h"
 #include "worker/export/outcome.h"
 #include "worker/export/trained.h"
 
@@ -41,6 +42,8 @@ struct prediction {
     struct encoder encoder;
     struct examples examples; /* [BATCH] */
     float *outputs;           /* [BATCH, outputs] */
+    bool has_spread;
+    float *spreads; /* [BATCH, outputs], if it is wanted */
     struct outcome outcome;
     char *text; /* the rows' own columns, a line each */
     size_t text_used, text_capacity;
@@ -116,6 +119,9 @@ static void put_header(struct prediction *self)
         fputc(delimiter, self->out);
     }
     outcome_put_names(self->trained, self->out, delimiter);
+    if (self->has_spread) {
+        outcome_put_spread_names(self->trained, self->out, delimiter);
+    }
     fputc('\n', self->out);
 }
 
@@ -134,7 +140,8 @@ static bool put_batch(struct prediction *self, struct error *error)
     if (is_unwanted(self)) {
         return error_set(error, "%s: nobody takes the predictions", rows_name(self->rows));
     }
-    if (!engine->table->forward(engine, false, &self->examples, 0, self->count, self->outputs, error)) {
+    if (!engine->table->forward(engine, false, &self->examples, 0, self->count, self->outputs, error) ||
+        (self->has_spread && !ensemble_spread(engine, &self->examples, 0, self->count, self->spreads, error))) {
         return false;
     }
     if (self->watch) {
@@ -147,6 +154,9 @@ static bool put_batch(struct prediction *self, struct error *error)
         line += strlen(line) + 1;
         outcome_find(self->trained, self->outputs, self->examples.target_values, i, &self->outcome);
         outcome_put(self->trained, &self->outcome, self->out, rows_delimiter(self->rows));
+        if (self->has_spread) {
+            outcome_put_spread(self->trained, &self->outcome, self->spreads, i, self->out, rows_delimiter(self->rows));
+        }
         fputc('\n', self->out);
     }
     self->text_used = 0;
@@ -228,7 +238,9 @@ static bool find_replaced(struct prediction *self, struct error *error)
     const int columns = rows_columns(self->rows);
     self->replaces = calloc((size_t)columns, sizeof *self->replaces);
     for (int i = 0; self->replaces && i < columns; i++) {
-        self->replaces[i] = outcome_is_name(self->trained, rows_column_name(self->rows, i));
+        const char *name = rows_column_name(self->rows, i);
+        self->replaces[i] =
+            outcome_is_name(self->trained, name) || (self->has_spread && outcome_is_spread_name(self->trained, name));
     }
     return self->replaces || error_set(error, "%s: out of memory for %d columns", rows_name(self->rows), columns);
 }
@@ -242,7 +254,8 @@ static bool predict_opened(struct prediction *self, struct error *error)
                 encoder_allocate(&self->examples, schema, BATCH, schema->task == TASK_INPUTS, error) &&
                 find_replaced(self, error);
     self->outputs = malloc(BATCH * outputs * sizeof *self->outputs);
-    if (done && (!self->outputs || !outcome_create(&self->outcome, self->trained))) {
+    self->spreads = malloc((self->has_spread ? BATCH * outputs : 1) * sizeof *self->spreads);
+    if (done && (!self->outputs || !self->spreads || !outcome_create(&self->outcome, self->trained))) {
         done = error_set(error, "out of memory while predicting %zu outputs", outputs);
     }
     if (done) {
@@ -250,6 +263,7 @@ static bool predict_opened(struct prediction *self, struct error *error)
         done = predict_all(self, error) || add_incomplete(self->written, error);
     }
     free(self->outputs);
+    free(self->spreads);
     free(self->replaces);
     outcome_free(&self->outcome);
     free(self->text);
@@ -271,12 +285,20 @@ static bool predict_opened(struct prediction *self, struct error *error)
  *     the inputs   error: the mean squared difference of what the model makes of them; and flag: 1 where it is above
  *                  the model's threshold, if it has one
  *
+ * With has_spread, of an ensemble, follows the standard deviation over its nets, as a measure of doubt:
+ *
+ *     classes      spread, of the predicted class's probability
+ *     flags        spread_TARGET, of each probability
+ *     numbers      spread or spread_TARGET, of each number
+ *
  * Output written before a damaged place stays, and the error says so. The model must be of a table, and started. path
  * "-": standard input. Up to max_bad_records rows with faults are skipped, each with a warning.
  */
-static bool predict_rows(const struct trained *trained, const char *path, FILE *out, struct error *error)
+static bool predict_rows(const struct trained *trained, const char *path, bool has_spread, FILE *out,
+                         struct error *error)
 {
-    struct prediction self = {.trained = trained, .schema = trained->schema, .engine = trained->engine, .out = out};
+    struct prediction self = {
+        .trained = trained, .schema = trained->schema, .engine = trained->engine, .has_spread = has_spread, .out = out};
     uint8_t *input = NULL;
     const bool done = open_rows(&self.rows, path, &input, &trained->config, error) && predict_opened(&self, error);
     free(input);
@@ -310,9 +332,10 @@ enum { MOST_FILES = 1 << 20, READ_BYTES = 1 << 22, HEAD_BYTES = 64, DEFAULT_TOP 
 struct predict {
     struct trained trained;
     int inputs, classes, top;
-    bool as_json;
+    bool as_json, has_spread;
     uint8_t *images; /* [BATCH, inputs], plus the padding that vector loads may read */
     float *logits;   /* [BATCH, classes] */
+    float *spreads;  /* [BATCH, classes] */
     int *order;      /* [classes] scratch */
     struct outcome outcome;
     int64_t written; /* images of the current file */
@@ -352,8 +375,8 @@ static void add_class(const struct predict *predict, cJSON *fields, int place)
     }
 }
 
-/* index: of the image in its file; negative: the file is a single image. */
-static void print_prediction(const struct predict *predict, const char *name, int64_t index)
+/* index: of the image in its file; negative: the file is a single image. spreads: its own. */
+static void print_prediction(const struct predict *predict, const char *name, int64_t index, const float *spreads)
 {
     if (predict->as_json) {
         cJSON *fields = cJSON_CreateObject();
@@ -367,6 +390,9 @@ static void print_prediction(const struct predict *predict, const char *name, in
             cJSON *entry = cJSON_CreateObject();
             add_class(predict, entry, i);
             cJSON_AddNumberToObject(entry, "probability", predict->outcome.values[predict->order[i]]);
+            if (predict->has_spread) {
+                cJSON_AddNumberToObject(entry, "spread", (double)spreads[predict->order[i]]);
+            }
             json_append(top, entry);
         }
         log_event("prediction", fields, NULL);
@@ -378,8 +404,12 @@ static void print_prediction(const struct predict *predict, const char *name, in
     }
     for (int i = 0; i < predict->top; i++) {
         char buffer[OUTCOME_NAME];
-        printf("%s %s (%.2f%%)", i == 0 ? ":" : ",", outcome_name(&predict->trained, predict->order[i], buffer),
+        printf("%s %s (%.2f%%", i == 0 ? ":" : ",", outcome_name(&predict->trained, predict->order[i], buffer),
                100 * predict->outcome.values[predict->order[i]]);
+        if (predict->has_spread) {
+            printf(", spread %.2f%%", 100 * (double)spreads[predict->order[i]]);
+        }
+        printf(")");
     }
     printf("\n");
 }
@@ -389,12 +419,14 @@ static bool predict_batch(struct predict *predict, const char *name, int count, 
 {
     struct engine *engine = predict->trained.engine;
     const struct examples examples = {.images = predict->images, .count = count, .height = 1, .width = predict->inputs};
-    if (!engine->table->forward(engine, false, &examples, 0, count, predict->logits, error)) {
+    if (!engine->table->forward(engine, false, &examples, 0, count, predict->logits, error) ||
+        (predict->has_spread && !ensemble_spread(engine, &examples, 0, count, predict->spreads, error))) {
         return false;
     }
     for (int i = 0; i < count; i++) {
         rank(predict, i);
-        print_prediction(predict, name, first < 0 ? -1 : first + i);
+        print_prediction(predict, name, first < 0 ? -1 : first + i,
+                         predict->spreads + (size_t)i * (size_t)predict->classes);
         predict->written++;
     }
     return true;
@@ -542,6 +574,16 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
     }
     const struct checkpoint_file *file = predict->trained.file;
     const struct model *model = &predict->trained.model;
+    predict->has_spread = command_switch(call, "spread");
+    if (predict->has_spread && model->net_count == 1) {
+        return error_set(error,
+                         "%s is a single net, and --spread needs several: train it with --ensemble=raw:2 or the "
+                         "like",
+                         checkpoint_path(file));
+    }
+    if (predict->has_spread && outcome_kind(&predict->trained) == OUTCOME_ERROR) {
+        return error_set(error, "%s learns its inputs, whose error has no --spread", checkpoint_path(file));
+    }
     fprintf(stderr, "predicts by %s, step %lld\n", checkpoint_path(file), /* standard output is for predictions */
             (long long)checkpoint_file_info(file)->global_step);
     predict->inputs = model->widths[0];
@@ -549,8 +591,9 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
     predict->top = predict->top < predict->classes ? predict->top : predict->classes;
     predict->images = calloc((size_t)BATCH * (size_t)predict->inputs + EXAMPLES_PADDING, 1);
     predict->logits = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->logits);
+    predict->spreads = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->spreads);
     predict->order = malloc((size_t)predict->classes * sizeof *predict->order);
-    return (predict->images && predict->logits && predict->order &&
+    return (predict->images && predict->logits && predict->spreads && predict->order &&
             outcome_create(&predict->outcome, &predict->trained)) ||
            error_set(error, "out of memory while predicting %d classes", predict->classes);
 }
@@ -559,6 +602,7 @@ static void close_predict(struct predict *predict)
 {
     free(predict->images);
     free(predict->logits);
+    free(predict->spreads);
     free(predict->order);
     outcome_free(&predict->outcome);
     trained_close(&predict->trained);
@@ -584,14 +628,14 @@ static bool predict_tables(struct predict *predict, const struct command_call *c
     }
     struct file_draft draft;
     if (!path) {
-        return predict_rows(&predict->trained, call->operands[first], stdout, error) &&
+        return predict_rows(&predict->trained, call->operands[first], predict->has_spread, stdout, error) &&
                ((fflush(stdout) == 0 && !ferror(stdout)) ||
                 file_error(error, "standard output", "cannot be written", errno));
     }
     if (!file_output_begin(&draft, path, 0666, error) || !file_draft_stream(&draft, error)) {
         return false;
     }
-    if (!predict_rows(&predict->trained, call->operands[first], draft.stream, error)) {
+    if (!predict_rows(&predict->trained, call->operands[first], predict->has_spread, draft.stream, error)) {
         file_draft_drop(&draft);
         return false;
     }
@@ -651,6 +695,7 @@ static const struct command_flag flags[] = {
     {"checkpoint", "FILE", "a checkpoint file, or newest or best in train_dir (best)"},
     {"top_k", "N", "number of classes to show per image, most likely first (3)"},
     {"json", NULL, "one JSON object per image"},
+    {"spread", NULL, "how far the nets of an ensemble differ, as a standard deviation: a measure of doubt"},
     {"out", "FILE", "for tables: the CSV file to write (standard output)"},
     {NULL, NULL, NULL},
 };
