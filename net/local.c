@@ -250,7 +250,7 @@ static struct local *map_rings(int memory, size_t size, bool first, struct error
     void *shared = local ? mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0) : MAP_FAILED;
     if (shared == MAP_FAILED) {
         free(local);
-        error_set(error, "out of memory for %zu bytes to share", mapped);
+        error_set(error, "no room for %zu bytes of shared memory", mapped);
         return NULL;
     }
     *local = (struct local){.shared = shared, .mapped = mapped, .size = size};
@@ -271,7 +271,7 @@ static int make_memory(size_t size, struct error *error)
     const int memory = memfd_create("trainer-local", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (memory < 0 || ftruncate(memory, bytes) != 0 || fallocate(memory, 0, 0, bytes) != 0 ||
         fcntl(memory, F_ADD_SEALS, SEALS) != 0) {
-        error_set(error, "no memory to share: %s", strerror(errno));
+        error_set(error, "no shared memory: %s", strerror(errno));
         if (memory >= 0) {
             close(memory);
         }

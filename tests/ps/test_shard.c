@@ -64,7 +64,7 @@ static void test_blocks_are_as_large_as_they_may_be(void **state)
             floats += (size_t)block->rows * block->cols;
             assert_true(block_extent(block) <= SHARD_BLOCK);
             assert_int_equal(block->first % MODEL_ROW_ALIGN, 0);
-            if (i + 1 == shard->block_count || next->is_weights != block->is_weights) {
+            if (i + 1 == shard->block_count || next->update != block->update) {
                 continue;
             }
             if (next->first == block->first + block->cols) {
