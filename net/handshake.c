@@ -311,8 +311,12 @@ bool handshake_offer_memory(struct channel *channel, double deadline_s, struct e
         return true;
     }
     const struct message_local message = {.name = offer.name, .secret = offer.secret};
-    bool open = channel_call(channel, MESSAGE_local, &message, MESSAGE_local_taken, deadline_s, NULL, error);
-    if (open && channel->message.local_taken.why_not[0] != '\0') {
+    uint16_t code;
+    bool open = channel_call(channel, MESSAGE_local, &message, MESSAGE_local_taken, deadline_s, &code, error);
+    if (!open && code != 0) { /* refused */
+        open = true;
+        *why_not = *error;
+    } else if (open && channel->message.local_taken.why_not[0] != '\0') {
         error_set(why_not, "%s", printable(shown, sizeof shown, channel->message.local_taken.why_not));
     } else if (open) { /* the peer has moved: there is no way back */
         open = local_accept(&local, &fd, &offer, error) && connection_move(channel->connection, local, fd, error);

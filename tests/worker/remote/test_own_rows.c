@@ -203,11 +203,20 @@ static void begin(const char *index, int workers, const char *text)
     stopped_s = ahead_s = per_pause_s = 0;
     pauses = speaks_after = leaves_after = joins_after = 0;
     fake_member_listen(&ps.member, MEMBER_PS, 0);
-    const struct config_setting settings[] = {
-        {"insecure", "true"},     {"layers", "5,2"},     {"ps_hosts", ps.member.host}, {"worker_hosts", hosts[workers]},
-        {"job_name", "worker"},   {"task_index", index}, {"data_dir", folder},         {"target", "class"},
-        {"data_sharding", "own"}, {"category_min", "1"}, {"lease_secs", "15"},         {"validation_size", "0"},
-        {"header", "yes"}};
+    const struct config_setting settings[] = {{"insecure", "true"},
+                                              {"local", "false"},
+                                              {"layers", "5,2"},
+                                              {"ps_hosts", ps.member.host},
+                                              {"worker_hosts", hosts[workers]},
+                                              {"job_name", "worker"},
+                                              {"task_index", index},
+                                              {"data_dir", folder},
+                                              {"target", "class"},
+                                              {"data_sharding", "own"},
+                                              {"category_min", "1"},
+                                              {"lease_secs", "15"},
+                                              {"validation_size", "0"},
+                                              {"header", "yes"}};
     listen_in();
     if (!config_load(&bench.config, NULL, settings, sizeof settings / sizeof *settings, &error) ||
         !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, index[0] - '0'}, &error)) {

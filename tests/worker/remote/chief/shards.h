@@ -351,6 +351,7 @@ static inline void create(struct bench *bench)
 static inline void begin(struct bench *bench, const char *save_steps)
 {
     const struct config_setting settings[] = {{"insecure", "true"},
+                                              {"local", "false"},
                                               {"layers", "6,20,3"},
                                               {"ps_hosts", "127.0.0.1:1,127.0.0.1:2"},
                                               {"worker_hosts", "127.0.0.1:3,127.0.0.1:4,127.0.0.1:5"},

@@ -191,9 +191,15 @@ static void begin(const char *layers, const char *optimizer)
         servers[i].step = 10 + i;
     }
     snprintf(hosts, sizeof hosts, "%s,%s", servers[0].member.host, servers[1].member.host);
-    const struct config_setting settings[] = {
-        {"insecure", "true"},   {"layers", layers},       {"ps_hosts", hosts},          {"worker_hosts", "127.0.0.1:1"},
-        {"job_name", "worker"}, {"optimizer", optimizer}, {"placement", "round_robin"}, {"lease_secs", "60"}};
+    const struct config_setting settings[] = {{"insecure", "true"},
+                                              {"local", "false"},
+                                              {"layers", layers},
+                                              {"ps_hosts", hosts},
+                                              {"worker_hosts", "127.0.0.1:1"},
+                                              {"job_name", "worker"},
+                                              {"optimizer", optimizer},
+                                              {"placement", "round_robin"},
+                                              {"lease_secs", "60"}};
     listen_in();
     if (!config_load(&bench.config, NULL, settings, sizeof settings / sizeof *settings, &error) ||
         !identity_create(&bench.identity, &bench.config, (struct member){MEMBER_WORKER, 0}, &error)) {

@@ -310,9 +310,10 @@ static inline void fake_ps_start(struct fake_ps *ps, const char *const *flags)
 {
     struct error error;
     char host[32];
-    struct config_setting settings[16] = {{"insecure", "true"},   {"layers", "6,20,3"}, {"worker_hosts", "127.0.0.1:1"},
-                                          {"job_name", "worker"}, {"ps_hosts", host},   {"lease_secs", "60"}};
-    int count = 6;
+    struct config_setting settings[16] = {
+        {"insecure", "true"},   {"local", "false"}, {"layers", "6,20,3"}, {"worker_hosts", "127.0.0.1:1"},
+        {"job_name", "worker"}, {"ps_hosts", host}, {"lease_secs", "60"}};
+    int count = 7;
     memset(ps, 0, sizeof *ps);
     bool good = socket_listen(&ps->listener, "127.0.0.1", 0, &error);
     snprintf(host, sizeof host, "127.0.0.1:%d", socket_port(ps->listener));

@@ -333,11 +333,15 @@ static inline void begin(int count, const char *layers, bool writes_model, const
         server->version = 20 + (uint64_t)i;
         server->value = 100.0f + (float)i;
     }
-    struct config_setting settings[16] = {{"insecure", "true"},   {"layers", layers},
-                                          {"ps_hosts", hosts},    {"worker_hosts", "127.0.0.1:1,127.0.0.1:2"},
-                                          {"job_name", "worker"}, {"placement", "round_robin"},
+    struct config_setting settings[16] = {{"insecure", "true"},
+                                          {"local", "false"},
+                                          {"layers", layers},
+                                          {"ps_hosts", hosts},
+                                          {"worker_hosts", "127.0.0.1:1,127.0.0.1:2"},
+                                          {"job_name", "worker"},
+                                          {"placement", "round_robin"},
                                           {"lease_secs", "60"}};
-    int set = 7;
+    int set = 8;
     for (int i = 0; more && more[i]; i += 2) {
         settings[set++] = (struct config_setting){more[i], more[i + 1]};
     }

@@ -111,6 +111,7 @@ static void begin(void)
     memset(&ps, 0, sizeof ps);
     fake_member_listen(&ps.member, MEMBER_PS, 0);
     const struct config_setting settings[] = {{"insecure", "true"},
+                                              {"local", "false"},
                                               {"layers", "5,2"},
                                               {"ps_hosts", ps.member.host},
                                               {"worker_hosts", "127.0.0.1:1,127.0.0.1:2"},
