@@ -159,9 +159,14 @@ build/trainer: build/trainer.debug
 	@mv $@.new $@
 	@echo "build: $@, $$(($$(wc -c <$@) / 1024)) KiB$(if $(gpu_missing), without the GPU engine: $(gpu_missing))"
 
-build/trainer.debug: $(objects) $(musl_libs) build/product/flags
+# Libraries bring unwind tables along, and nothing here unwinds.
+build/product/discard.ld:
+	@mkdir -p $(@D)
+	@echo 'SECTIONS { /DISCARD/ : { *(.eh_frame) } } INSERT BEFORE .eh_frame;' >$@
+
+build/trainer.debug: $(objects) $(musl_libs) build/product/flags build/product/discard.ld
 	@$(musl_cc) -o $@ $(objects) -Lbuild/deps/lib $(link_with) -Wl,--build-id=none \
-		-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr
+		-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr,-T,build/product/discard.ld
 
 # Code that runs once a second, or for people, should be small rather than fast.
 $(patsubst %.c,build/product/%.o,$(filter observe/% worker/remote/operator/% worker/observed.c \

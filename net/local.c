@@ -328,14 +328,20 @@ static int receive_memory(int fd, const char *secret, struct error *error)
     return -1;
 }
 
-bool local_take(struct local **local, int *fd, const char *name, const char *secret, size_t bytes, struct error *error)
+size_t local_ring(size_t bytes)
 {
-    struct sockaddr_un address;
     size_t size = LOCAL_RING_LEAST;
-    *local = NULL;
     while (size < bytes && size < LOCAL_RING_MOST) {
         size *= 2;
     }
+    return size;
+}
+
+bool local_take(struct local **local, int *fd, const char *name, const char *secret, size_t bytes, struct error *error)
+{
+    struct sockaddr_un address;
+    const size_t size = local_ring(bytes);
+    *local = NULL;
     if (strlen(name) != LOCAL_NAME - 1 || strspn(name, "0123456789abcdef") != LOCAL_NAME - 1 ||
         strlen(secret) != LOCAL_NAME - 1) {
         return error_set(error, "malformed name");

@@ -34,6 +34,9 @@ enum {
 
 struct local;
 
+/* Bytes of a ring through which messages of about `bytes` go. */
+size_t local_ring(size_t bytes);
+
 /* An offer to move a connection. */
 struct local_offer {
     int listener; /* the Unix socket; -1: none */

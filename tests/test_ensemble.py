@@ -100,7 +100,6 @@ def test_spread_is_large_where_training_saw_nothing(trainer, tmp_path, task):
 @pytest.mark.parametrize("flags, words", [
     (("--ensemble=raw",), "no view:count"), (("--ensemble=raw:0",), "no view:count"),
     (("--ensemble=raw:17",), "at most 16"), (("--ensemble=tree:2",), "no view:count"),
-    (("--ensemble=ple:2",), "encoded in bins"),
     (("--ensemble=raw:2,",), "no view:count"), (("--ensemble=raw:16", "--hidden=8,8,8,8"), "together the most is 64"),
     (("--ensemble=raw:2", "--device=gpu", "--allow_soft_placement=false"), "--device=cpu"),
 ])

@@ -230,7 +230,7 @@ class Exchange:
 
     def __init__(self, trainer, folder, layers, wire_dtype, steps):
         (port,) = free_ports(1)
-        flags = (f"--layers={layers}", f"--wire_dtype={wire_dtype}", *ENDLESS, "--batch_size=100",
+        flags = (f"--layers={layers}", f"--wire_dtype={wire_dtype}", *ENDLESS, "--batch_size=100", "--local=false",
                  "--learning_rate=0.01", "--log_steps=1")
         with Cluster(trainer, folder, workers=1, flags=flags) as cluster:
             cluster.start("ps 0", f"--http=127.0.0.1:{port}")

@@ -301,7 +301,7 @@ def test_a_fleet_by_its_key(trainer, tmp_path):
             top.press("/worker 1\r")
             top.until(lambda text: "worker 1" in text and "worker 0 " not in text.split("EVENTS")[0])
             cluster.kill("worker 1")
-            top.until(lambda text: "1 of 3 members missing" in text and "worker 1 was training" in text and
+            top.until(lambda text: "1 of 3 members missing" in text and "worker 1 is lost" in text and
                       re.search("worker 1 +lost", text))
 
 

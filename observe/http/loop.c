@@ -130,6 +130,8 @@ static void drop(struct http_connection *connection)
     let_pending_go(connection);
     web_session_destroy(connection->session);
     connection->session = NULL;
+    /* A child that is just being started holds the socket too, for a moment, and epoll would go on reporting it. */
+    epoll_ctl(server->poll_fd, EPOLL_CTL_DEL, connection->fd, NULL);
     close(connection->fd);
     connection->is_gone = true;
     budget_close(&connection->account); /* the handler may stop */

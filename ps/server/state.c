@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "net/local.h"
 
 void server_lock(struct server *server)
 {
@@ -177,6 +178,19 @@ void server_release_held(struct session *session)
 
 /* --- Memory --- */
 
+/* Workers that are listed on the ps's own host, and so may share memory with it. */
+static int count_neighbours(const struct config *config, int ps)
+{
+    const struct string_list *workers = &config->cluster.worker_hosts;
+    const char *own = config->cluster.ps_hosts.items[ps], *end = strrchr(own, ':');
+    const size_t length = end ? (size_t)(end - own) + 1 : strlen(own);
+    int count = 0;
+    for (int i = 0; config->cluster.local && i < workers->count; i++) {
+        count += strncmp(workers->items[i], own, length) == 0;
+    }
+    return count;
+}
+
 size_t server_memory(const struct model *model, const struct config *config, int ps, int connections)
 {
     enum { PROGRAM_BYTES = 4 << 20, CONNECTION_BYTES = 64 * 1024 };
@@ -187,5 +201,6 @@ size_t server_memory(const struct model *model, const struct config *config, int
         message += spans[i].count * sizeof(float);
     }
     size_t buffer = message < CONNECTION_BUFFER ? message : CONNECTION_BUFFER;
-    return PROGRAM_BYTES + shard_memory(model, config, ps) + (size_t)connections * (CONNECTION_BYTES + 2 * buffer);
+    return PROGRAM_BYTES + shard_memory(model, config, ps) + (size_t)connections * (CONNECTION_BYTES + 2 * buffer) +
+           (size_t)count_neighbours(config, ps) * 2 * local_ring(message);
 }

@@ -175,6 +175,11 @@ bool engine_choose(struct engine **out, const struct engine_options *options, st
     return true;
 }
 
+bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error)
+{
+    return engine_choose(engine, options, NULL, error);
+}
+
 static bool make_examples(struct examples *examples, int count, int pixels, struct error *error)
 {
     *examples = (struct examples){.images = calloc((size_t)count * (size_t)pixels + 64, 1),
