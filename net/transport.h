@@ -71,9 +71,9 @@ struct connection {
     double timeout_s; /* 0: none */
     double last_received_s;
     struct member credential;
-    struct tls *tls; /* NULL: plain */
+    struct tls *tls;     /* NULL: plain */
     struct local *local; /* its bytes travel in shared memory, and fd only wakes; NULL: by fd */
-    uint8_t *in;     /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it is parked */
+    uint8_t *in;         /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it is parked */
     size_t in_start, in_end;
     uint8_t *out; /* [CONNECTION_BUFFER]: to be sent; right after `in` */
     size_t out_start, out_end;

@@ -204,7 +204,7 @@ static double log_sigmoid(double z)
 /* Logs of the mean probabilities, whose softmax they are. */
 static void average_classes(int nets, int outputs, const double *logits, double *average)
 {
-    double sums[CONFIG_MAX_NETS];
+    double sums[CONFIG_MAX_NETS] = {0};
     for (int net = 0; net < nets; net++) {
         sums[net] = log_sum_of(logits + (ptrdiff_t)net * outputs, outputs);
     }

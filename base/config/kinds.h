@@ -15,7 +15,6 @@ enum {
 /* How a net sees the numbers of a table: as they are scaled, or encoded piecewise. */
 enum number_view { VIEW_RAW, VIEW_PIECEWISE };
 
-
 enum activation { ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY };
 enum optimizer_kind {
     OPTIMIZER_SGD,

@@ -183,10 +183,10 @@ static int count_neighbours(const struct config *config, int ps)
 {
     const struct string_list *workers = &config->cluster.worker_hosts;
     const char *own = config->cluster.ps_hosts.items[ps], *end = strrchr(own, ':');
-    const size_t length = end ? (size_t)(end - own) + 1 : strlen(own);
+    const size_t length = end ? (size_t)(end - own) + 1 : 0;
     int count = 0;
     for (int i = 0; config->cluster.local && i < workers->count; i++) {
-        count += strncmp(workers->items[i], own, length) == 0;
+        count += length > 0 && strncmp(workers->items[i], own, length) == 0;
     }
     return count;
 }

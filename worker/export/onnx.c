@@ -909,8 +909,9 @@ static void put_average(struct graph *graph, const char *const *outputs, const c
         return;
     }
     static const float one = 1;
-    size_t raw;
-    const size_t tensor = onnx_tensor_begin(graph, "nets/one", ONNX_FLOAT, &(int64_t){1}, 1, &raw);
+    const int64_t length = 1;
+    size_t raw = 0;
+    const size_t tensor = onnx_tensor_begin(graph, "nets/one", ONNX_FLOAT, &length, 1, &raw);
     proto_raw(graph->proto, &one, sizeof one);
     onnx_tensor_end(graph, tensor, raw);
     onnx_node(graph, "Sub", "nets/complement", ONNX_NAMES("nets/one", "nets/mean"), "nets/complement");

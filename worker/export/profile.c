@@ -486,7 +486,7 @@ static void write_names(FILE *file, const struct trace *trace)
 
 static void write_spans(FILE *file, const struct trace *trace, double zero_us)
 {
-    char *quoted[TRACE_MAX_NAMES];
+    char *quoted[TRACE_MAX_NAMES] = {NULL};
     for (int i = 0; i < trace->name_count; i++) {
         quoted[i] = quote(trace->names[i]);
     }

@@ -4,6 +4,7 @@
  */
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -385,6 +388,31 @@ static void test_one_who_leaves_before_the_answer(void **state)
     until_connections(0);
 }
 
+/* A child that is just being started holds copies of all sockets: what the server has closed still lives there. */
+static void test_a_child_holds_a_closed_socket(void **state)
+{
+    static const char request[] = "GET /echo/a HTTP/1.1\r\n" HOST "\r\n";
+    int status;
+    (void)state;
+    const int fd = connect_to_it();
+    put(fd, request, sizeof request - 1);
+    assert_int_equal(wake_wait(fd, POLLIN, NULL, clock_monotonic_s() + 30), WAKE_READY); /* it was accepted */
+    const pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* it must not outlive a test that fails */
+        pause();
+        _exit(0);
+    }
+    shutdown(fd, SHUT_RDWR);
+    until_connections(0);
+    for (int i = 0; i < 3; i++) { /* the server waits for events again, and its memory has other uses */
+        holds(say("GET /echo/b HTTP/1.1\r\n" LAST "\r\n"), "/echo/b");
+    }
+    close(fd);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &status, 0), child);
+}
+
 static void test_what_is_refused(void **state)
 {
     static const struct {
@@ -507,6 +535,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_answers_in_two_parts, begin, end),
         cmocka_unit_test_setup_teardown(test_answers_of_other_threads_keep_their_order, begin, end),
         cmocka_unit_test_setup_teardown(test_one_who_leaves_before_the_answer, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_child_holds_a_closed_socket, begin, end),
         cmocka_unit_test_setup_teardown(test_what_is_refused, begin, end),
         cmocka_unit_test_setup_teardown(test_heads_have_a_limit, begin, end),
         cmocka_unit_test_setup_teardown(test_streams_end_once, begin, end),

@@ -71,7 +71,7 @@ static bool gather_numbers(struct encoder *encoder)
     numbers->scales = calloc(most, sizeof *numbers->scales);
     numbers->lows = calloc(most, sizeof *numbers->lows);
     numbers->highs = calloc(most, sizeof *numbers->highs);
-    numbers->columns = calloc(most, sizeof *numbers->columns);
+    numbers->columns = calloc(most, sizeof(void *));
     if (!numbers->from || !numbers->to || !numbers->columns || !numbers->centers || !numbers->scales ||
         !numbers->lows || !numbers->highs) {
         return false;
