@@ -200,7 +200,7 @@ def test_a_ps_takes_as_much_memory_as_the_table_says(trainer, tmp_path):
     assert len(rows) == 7
     for number, (layers, parameters, optimizer, workers, memory) in enumerate(rows):
         with Cluster(trainer, tmp_path / str(number), workers=int(workers),
-                     flags=(f"--layers={layers}", f"--optimizer={optimizer}")) as cluster:
+                     flags=(f"--layers={layers}", f"--optimizer={optimizer}", "--local=false")) as cluster:
             cluster.start("ps 0")
             cluster.until("ps 0", lambda text: "takes about" in text, "its needs")
             assert f"takes about {memory} MiB once all workers are connected" in cluster.text("ps 0"), layers
