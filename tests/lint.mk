@@ -56,8 +56,8 @@ build/lint/tests/simulate/%.tidy: build/simulate/tests/simulate/%.o .clang-tidy 
 build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
 	$(tidy)
 
-# These complain about carving memory, about ranges that an assert guarantees, about results passed by pointer, and about
-# NULL after variadic arguments, which is a pointer in every C library that this is built with.
+# These complain about carving memory, about ranges that an assert guarantees, about results passed by pointer, and
+# about NULL after variadic arguments, which is a pointer in every C library that this is built with.
 cppcheck_off := varFuncNullUB missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar ctunullpointer \
 	normalCheckLevelMaxBranches
 
