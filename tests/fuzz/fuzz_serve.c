@@ -18,6 +18,12 @@
 static const struct protocol *const protocols[] = {&protocol_open_inference, &protocol_tensorflow_predict,
                                                    &protocol_tensorflow_classify, &protocol_plain};
 
+size_t cpu_engine_most_bytes(const struct model *model)
+{
+    (void)model;
+    return 0;
+}
+
 /* The code that loads models is linked, but nothing is loaded: engines are not decoders (tests/fuzz.mk). */
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error)
 {
