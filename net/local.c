@@ -328,6 +328,27 @@ static int receive_memory(int fd, const char *secret, struct error *error)
     return -1;
 }
 
+/* What the two sides have opened; no memory: -1. */
+struct way {
+    int socket, memory;
+    bool offered; /* this side did */
+};
+
+/* Maps the memory and hands over the socket. size: of a ring; 0: something has failed, and the error says what. */
+static bool begin_local(struct local **local, int *fd, struct way way, size_t size, struct error *error)
+{
+    *local = size > 0 ? map_rings(way.memory, size, way.offered, error) : NULL;
+    if (way.memory >= 0) {
+        close(way.memory);
+    }
+    if (*local) {
+        *fd = way.socket;
+    } else {
+        close(way.socket);
+    }
+    return *local;
+}
+
 size_t local_ring(size_t bytes)
 {
     size_t size = LOCAL_RING_LEAST;
@@ -357,18 +378,8 @@ bool local_take(struct local **local, int *fd, const char *name, const char *sec
     } else if (is_same_user(socket_fd, error)) {
         memory = make_memory(size, error);
     }
-    if (memory >= 0 && pass_memory(socket_fd, memory, secret, error)) {
-        *local = map_rings(memory, size, false, error);
-    }
-    if (memory >= 0) {
-        close(memory);
-    }
-    if (!*local) {
-        close(socket_fd);
-        return false;
-    }
-    *fd = socket_fd;
-    return true;
+    const bool passed = memory >= 0 && pass_memory(socket_fd, memory, secret, error);
+    return begin_local(local, fd, (struct way){socket_fd, memory, false}, passed ? size : 0, error);
 }
 
 /* Is it memory that stays as large as it is, of two rings? */
@@ -393,18 +404,8 @@ bool local_accept(struct local **local, int *fd, const struct local_offer *offer
         return error_set(error, "nobody came: %s", strerror(errno));
     }
     const int memory = is_same_user(socket_fd, error) ? receive_memory(socket_fd, offer->secret, error) : -1;
-    if (memory >= 0 && check_memory(memory, &size, error)) {
-        *local = map_rings(memory, size, true, error);
-    }
-    if (memory >= 0) {
-        close(memory);
-    }
-    if (!*local) {
-        close(socket_fd);
-        return false;
-    }
-    *fd = socket_fd;
-    return true;
+    const bool fits = memory >= 0 && check_memory(memory, &size, error);
+    return begin_local(local, fd, (struct way){socket_fd, memory, true}, fits ? size : 0, error);
 }
 
 void local_free(struct local *local)

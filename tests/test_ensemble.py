@@ -100,6 +100,10 @@ def test_spread_is_large_where_training_saw_nothing(trainer, tmp_path, task):
 @pytest.mark.parametrize("flags, words", [
     (("--ensemble=raw",), "no view:count"), (("--ensemble=raw:0",), "no view:count"),
     (("--ensemble=raw:17",), "at most 16"), (("--ensemble=tree:2",), "no view:count"),
+    (("--ensemble=raw:1,ple:1", "--encoding=none"), "data.encoding says otherwise"),
+    (("--ensemble=raw:2", "--encoding=ple"), "data.encoding says otherwise"),
+    (("--ensemble=raw:1,ple:1", "--data_sharding=own", "--ps_hosts=127.0.0.1:1", "--worker_hosts=127.0.0.1:2",
+      "--job_name=worker", "--insecure", "--train_steps=5", "--epochs=0"), "use raw nets"),
     (("--ensemble=raw:2,",), "no view:count"), (("--ensemble=raw:16", "--hidden=8,8,8,8"), "together the most is 64"),
     (("--ensemble=raw:2", "--device=gpu", "--allow_soft_placement=false"), "--device=cpu"),
 ])

@@ -158,6 +158,23 @@ bool config_take_ensemble(struct config *config, struct error *error)
            error_at_key(config, "model", "ensemble", error);
 }
 
+static bool takes_view(const struct config_model *model, enum number_view view)
+{
+    for (int i = 0; i < model->net_count; i++) {
+        if (model->views[i] == view) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Does the ensemble take another view of the numbers than data.encoding asks for? */
+static bool contradicts_encoding(const struct config *config)
+{
+    return (config->data.encoding == ENCODING_PLE && takes_view(&config->model, VIEW_RAW)) ||
+           (config->data.encoding == ENCODING_NONE && takes_view(&config->model, VIEW_PIECEWISE));
+}
+
 /* What the nets of an ensemble cannot do. */
 static bool check_ensemble(const struct config *config, struct error *error)
 {
@@ -168,6 +185,9 @@ static bool check_ensemble(const struct config *config, struct error *error)
                   weights, CONFIG_MAX_WEIGHTS);
     } else if (model->net_count > 1 && config->train.towers[0] != '\0') {
         error_set(error, "cannot be combined with train.towers; remove one of the two");
+    } else if (contradicts_encoding(config)) {
+        error_set(error, "says itself which view of numbers each net takes, and data.encoding says otherwise; remove "
+                         "data.encoding, or set it to auto");
     } else {
         return true;
     }
@@ -499,6 +519,11 @@ static bool check_own_data(const struct config *config, struct error *error)
         error_set(error,
                   "ple needs the quantiles of all rows, which cannot be merged with data_sharding=own; use none");
         return error_at_key(config, "data", "encoding", error);
+    }
+    if (takes_view(&config->model, VIEW_PIECEWISE)) {
+        error_set(error, "has ple nets, which need the quantiles of all rows, and those cannot be merged with "
+                         "data_sharding=own; use raw nets");
+        return error_at_key(config, "model", "ensemble", error);
     }
     if (config->model.hidden_count != CONFIG_AUTO) {
         error_set(error, "derives the outer layers from the data, but with data_sharding=own no member has all of "
