@@ -181,8 +181,8 @@ void server_release_held(struct session *session)
 /* Workers that are listed on the ps's own host, and so may share memory with it. */
 static int count_neighbours(const struct config *config, int ps)
 {
-    const struct string_list *workers = &config->cluster.worker_hosts;
-    const char *own = config->cluster.ps_hosts.items[ps], *end = strrchr(own, ':');
+    const struct string_list *workers = &config->cluster.worker_hosts, *hosts = &config->cluster.ps_hosts;
+    const char *own = ps < hosts->count ? hosts->items[ps] : "", *end = strrchr(own, ':');
     const size_t length = end ? (size_t)(end - own) + 1 : 0;
     int count = 0;
     for (int i = 0; config->cluster.local && i < workers->count; i++) {

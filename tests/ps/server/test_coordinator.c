@@ -289,7 +289,8 @@ static void a_model_without_ends_is_measured_with_the_present_ones(void **state)
     (void)state;
     begin(0, text_of(1, 0.5, ""));
     assert_true(config_parse(&then, "test", (const uint8_t *)text, sizeof text - 1, NULL, 0, &error));
-    then.cluster.ps_hosts.count = 1; /* nothing else of it matters */
+    then.cluster.local = false; /* so that only the number of hosts matters */
+    then.cluster.ps_hosts.count = 1;
     then.cluster.worker_hosts.count = WORKERS;
     struct config_model fitted = then.model;
     memcpy(fitted.layers, (int[]){6, 50, 60, 3}, 4 * sizeof(int));

@@ -366,7 +366,7 @@ static inline void begin(struct bench *bench, const char *save_steps)
     memset(bench, 0, sizeof *bench);
     strcpy(bench->folder, "/tmp/test_chief.XXXXXX");
     assert_non_null(mkdtemp(bench->folder));
-    if (!config_load(&bench->config, NULL, settings, 11, &error)) {
+    if (!config_load(&bench->config, NULL, settings, sizeof settings / sizeof *settings, &error)) {
         fail_msg("%s", error.text);
     }
     model_layout(&bench->model, &bench->config.model);
