@@ -182,10 +182,13 @@ void server_release_held(struct session *session)
 static int count_neighbours(const struct config *config, int ps)
 {
     const struct string_list *workers = &config->cluster.worker_hosts, *hosts = &config->cluster.ps_hosts;
-    const char *own = ps < hosts->count ? hosts->items[ps] : "", *end = strrchr(own, ':');
+    if (!config->cluster.local || ps >= hosts->count) {
+        return 0;
+    }
+    const char *own = hosts->items[ps], *end = strrchr(own, ':');
     const size_t length = end ? (size_t)(end - own) + 1 : 0;
     int count = 0;
-    for (int i = 0; config->cluster.local && i < workers->count; i++) {
+    for (int i = 0; i < workers->count; i++) {
         count += length > 0 && strncmp(workers->items[i], own, length) == 0;
     }
     return count;
