@@ -35,5 +35,10 @@ build/page/%: serve/page/%
 build/page/%.gz: build/page/%
 	@gzip -9nc $< >$@
 
-$(foreach for,product san fuzz simulate tsan simulate-coverage fuzz-coverage,build/$(for)/observe/files.o \
-	build/$(for)/serve/page.o): $(page_files)
+# Whatever is built from a file that embeds some of them.
+embedding := $(shell grep -l '^FILES_EMBED' $(sources))
+ifeq ($(embedding),)
+$(error no source file embeds the pages: look for FILES_EMBED in observe/http/server.h)
+endif
+$(foreach for,product san fuzz simulate tsan simulate-coverage fuzz-coverage other,\
+	$(embedding:%.c=build/$(for)/%.o)): $(page_files)
