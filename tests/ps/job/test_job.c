@@ -78,7 +78,7 @@ static void destroy_jobs(void)
     at.count = 0;
 }
 
-static void scenario_enter(void)
+void scenario_enter(void)
 {
     memset(&at, 0, sizeof at);
     scenario_now_s = 100;
@@ -90,7 +90,7 @@ static void scenario_enter(void)
     }
 }
 
-static void scenario_leave(void)
+void scenario_leave(void)
 {
     destroy_jobs();
 }
@@ -735,7 +735,7 @@ static void happens(struct scenario_words *words)
     play();
 }
 
-static void scenario_statement(struct scenario_words *words)
+void scenario_statement(struct scenario_words *words)
 {
     at.only = scenario_has(words, "ps0") ? 0 : scenario_has(words, "ps1") ? 1 : scenario_has(words, "ps2") ? 2 : -1;
     if (!expect(words)) {

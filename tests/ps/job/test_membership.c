@@ -1,5 +1,6 @@
 /* What a job keeps of what members say of themselves, who is a member, and actions that a host is slow to take. */
 #include "tests/ps/job/entered.h"
+#include "tests/check.h"
 
 static const struct message_heartbeat beat = {.state = STATE_TRAINING,
                                               .global_step = 3,
@@ -17,9 +18,8 @@ static const struct message_heartbeat beat = {.state = STATE_TRAINING,
                                               .cpu_percent = 150,
                                               .gpu_percent = 25};
 
-static void what_a_heartbeat_says_is_kept(void **state)
+TEST_WITH(what_a_heartbeat_says_is_kept, enter, leave)
 {
-    (void)state;
     come(&scene, 1, 2);
     const struct job_worker *worker = &scene.job.workers[1];
     job_heartbeat(&scene.job, 1, 9, &beat, scene.now_s); /* of another process */
@@ -41,9 +41,8 @@ static void what_a_heartbeat_says_is_kept(void **state)
 }
 
 /* Neither its reports nor its pushes count. */
-static void a_new_process_inherits_nothing(void **state)
+TEST_WITH(a_new_process_inherits_nothing, enter, leave)
 {
-    (void)state;
     come(&scene, 0, 1);
     come(&scene, 1, 2);
     restore(&scene, 1, 0, 0);
@@ -68,12 +67,11 @@ static void a_new_process_inherits_nothing(void **state)
     assert_int_equal(verdict.outcome, PUSH_APPLIED);
 }
 
-static void what_a_hello_says_is_kept(void **state)
+TEST_WITH(what_a_hello_says_is_kept, enter, leave)
 {
     const struct peer who = {
         .member = {MEMBER_WORKER, 2}, .incarnation = 7, .fleet_version = 9, .program = "trainer 2", .digest = "abc"};
     struct error message;
-    (void)state;
     assert_int_equal(job_hello(&scene.job, &who, "10.0.0.9:1", scene.now_s, &message), 0);
     const struct job_worker *worker = &scene.job.workers[2];
     assert_string_equal(worker->peer, "10.0.0.9:1");
@@ -88,10 +86,9 @@ static uint16_t hello_of(enum member_role role, int index, uint64_t incarnation,
     return job_hello(&scene.job, &who, "10.0.0.9:1", scene.now_s, message);
 }
 
-static void who_has_no_place_here_is_told_so(void **state)
+TEST_WITH(who_has_no_place_here_is_told_so, enter, leave)
 {
     struct error message;
-    (void)state;
     assert_int_equal(hello_of(MEMBER_WORKER, 3, 1, &message), REFUSAL_MEMBER);
     assert_string_equal(message.text, "there is no worker 3: worker_hosts lists 3");
     assert_int_equal(hello_of(MEMBER_WORKER, -1, 1, &message), REFUSAL_MEMBER);
@@ -105,10 +102,9 @@ static void who_has_no_place_here_is_told_so(void **state)
 }
 
 /* On the ps that leads rollouts or decides steps. */
-static void other_ps_come_to_the_first(void **state)
+TEST_WITH(other_ps_come_to_the_first, enter, leave)
 {
     struct error message;
-    (void)state;
     for (int ps = 0; ps < 2; ps++) {
         job_destroy(&scene.job);
         set_up_at(&scene, 2, 3, ps);
@@ -117,9 +113,8 @@ static void other_ps_come_to_the_first(void **state)
     }
 }
 
-static void lines_that_are_too_many_are_counted(void **state)
+TEST_WITH(lines_that_are_too_many_are_counted, enter, leave)
 {
-    (void)state;
     come(&scene, 0, 1);
     assert_false(job_has_actions(&scene.job));
     job_leave(&scene.job, 0, 1, "", scene.now_s);
@@ -148,11 +143,10 @@ static void lines_that_are_too_many_are_counted(void **state)
     assert_false(job_next_action(&scene.job, &action));
 }
 
-static void a_single_line_too_many_is_told_of(void **state)
+TEST_WITH(a_single_line_too_many_is_told_of, enter, leave)
 {
     struct job_action action;
     struct verdict verdict;
-    (void)state;
     come(&scene, 0, 1);
     for (int i = 0; i <= JOB_MAX_LINES; i++) {
         job_begin_restore(&scene.job, 0, (uint32_t)i + 1, "again", scene.now_s, &verdict);
@@ -167,9 +161,8 @@ static void a_single_line_too_many_is_told_of(void **state)
 }
 
 /* A host that takes no actions for long still finds all probes and cuts, and that lines are missing. */
-static void probes_and_cuts_are_never_too_many(void **state)
+TEST_WITH(probes_and_cuts_are_never_too_many, enter, leave)
 {
-    (void)state;
     struct error message;
     job_destroy(&scene.job);
     set_up(&scene, 4);
@@ -196,15 +189,7 @@ static void probes_and_cuts_are_never_too_many(void **state)
     assert_false(job_has_actions(&scene.job));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(what_a_heartbeat_says_is_kept),     TEST(a_new_process_inherits_nothing),
-        TEST(what_a_hello_says_is_kept),         TEST(who_has_no_place_here_is_told_so),
-        TEST(other_ps_come_to_the_first),        TEST(lines_that_are_too_many_are_counted),
-        TEST(a_single_line_too_many_is_told_of), TEST(probes_and_cuts_are_never_too_many),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }
