@@ -699,7 +699,7 @@ static void happens(struct scenario_words *words)
         scenario_now_s += scenario_number(words);
     } else if (scenario_has(words, "beating")) { /* so many workers, for so long: no lease ends */
         const int workers = (int)scenario_number(words);
-        for (double left_s = scenario_number(words); left_s > 0; left_s--) {
+        for (int left_s = (int)scenario_number(words); left_s > 0; left_s--) {
             pass(1);
             for (int i = 0; i < workers; i++) {
                 touch(i);
