@@ -281,7 +281,7 @@ TEST = re.compile(r"\b(tests/[\w/]+\.(?:py|c))::(\w+)")
 @pytest.mark.parametrize("name", NAMES)
 def test_named_tests_exist(name):
     for path, test in TEST.findall(text_of(name)):
-        written = rf"^def {test}\(" if path.endswith(".py") else rf"^static void {test}\(void \*\*state\)"
+        written = rf"^def {test}\(" if path.endswith(".py") else rf"^(static void |TEST\(|TEST_WITH\(){test}\b"
         assert re.search(written, text_of(path), re.M), f"{path}::{test}"
 
 
