@@ -95,7 +95,7 @@ def test_a_false_ps_0_gets_nothing_signed(fleet):
         new = fleet.candidate(version, learning_rate=version / 100)
         assert fleet.rollout(new, "--yes", "--healthy_secs=0.5").returncode == 0
         seen.append(in_force(fleet))
-        assert seen[-1][1] == (fleet.folder / "config.json.d" / "manifest").read_bytes()
+        assert seen[-1][1] == (fleet.folder / "config.json.d" / f"{version:08}.manifest").read_bytes()
     for name in ("worker 0", "ps 0"):
         fleet.kill(name)
         fleet.members[name].wait(240)

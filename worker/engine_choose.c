@@ -1,5 +1,5 @@
 /* A missing GPU that was requested is an error; with `auto` a log line says why the CPU trains. */
-#include "worker/engine_choose.h"
+#include "worker/engine.h"
 
 #include <stdio.h>
 

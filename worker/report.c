@@ -286,7 +286,7 @@ static cJSON *json_of_workers(const struct validators *validators, int count)
 
 enum { NAMED_WORST = 8 /* of the worst tenth, in a line */ };
 
-/* ", of 20 workers' 1,234 rows (1 did not tell); worst tenth: worker 3 0.8123 of 60, ..." */
+/* ", of 20 workers' 1,234 rows (1 sent none); worst tenth: worker 3 0.8123 of 60, ..." */
 static void format_validators(char *text, size_t size, const struct report_validation *validation)
 {
     const struct validators *validators = validation->validators;

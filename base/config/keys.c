@@ -134,7 +134,7 @@ const struct config_key config_keys[] = {
      .description = "keep the ps running for the next job after this one ends"},
     {"cluster", "leave_secs", KEY_NUMBER, AT(cluster.leave_secs), .maximum = 3600, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "how long a ps that is told to stop first waits for worker 0 to save and leave; 0 = it stops at "
+     .description = "how long a ps that has to stop first waits for worker 0 to save and leave; 0 = it stops at "
                     "once"},
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,

@@ -140,7 +140,7 @@ static void config_drift_begin(struct config_drift *drift, const struct config *
     config_drift_check(drift);
 }
 
-/* --- What only this machine can tell about a config: its file, flags and environment, its disk, its resolver --- */
+/* --- What only this machine knows about a config: its file, flags and environment, its disk, its resolver --- */
 
 enum { SPARE_DISK = 1 << 20 /* bytes for versions and logs */ };
 
@@ -571,15 +571,14 @@ static bool take_signed(struct rollout_participant *participant, const struct pa
     return manifest_is_portable(manifest, error);
 }
 
-/* Keeps for the next process the last manifest, and the one by which each version came. */
+/* Keeps for the next process the manifest by which each version came, and which was the last. */
 static bool store_manifest(const struct rollout_participant *participant, const struct participant_order *order,
                            uint64_t target, struct error *error)
 {
     char path[VERSIONS_PATH];
     return lineage_path(participant->config, target, path, error) &&
            checked_write(path, order->manifest, order->manifest_size, error) &&
-           file_join(path, sizeof path, participant->versions.folder, "manifest", error) &&
-           file_keep(path, order->manifest, order->manifest_size, error);
+           versions_set_last(participant->config->path, target, error);
 }
 
 static bool add_version(const struct rollout_participant *participant, const struct manifest_config *config,
@@ -1091,7 +1090,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
 
 /*
  * The target was refused here, so there is nothing to undo but the model, unless this process runs it already. A canary
- * that misreads the configs has reported so by the next order, and goes back without being told. If the fleet switches
+ * that misreads the configs has reported so by the next order, and goes back without an order. If the fleet switches
  * without this member, the manifest is staged again now and then: the cause may be gone.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)

@@ -26,7 +26,6 @@
 #include "worker/evaluation/validation.h"
 #include "worker/local_steps.h"
 #include "worker/remote/exchange/outbox.h"
-#include "worker/remote/exchange/residual_files.h"
 
 /* --- Packed messages --- */
 
@@ -40,8 +39,6 @@
  *
  * One outbox serves all clients: before each one's difference it gets the residual of that client's messages.
  */
-
-struct small_messages;
 
 struct small_messages {
     const struct model *model;
@@ -177,7 +174,7 @@ static struct residual_files files_of(const struct small_messages *messages, int
 
 /*
  * Saves and loads the residuals of both directions, in files beside this step's checkpoint
- * (worker/remote/exchange/residual_files.h). Without files the state is as after small_messages_forget.
+ * (worker/remote/exchange/outbox.h). Without files the state is as after small_messages_forget.
  */
 static bool small_messages_save(const struct small_messages *messages, int64_t step, struct error *error)
 {
@@ -229,8 +226,6 @@ static bool small_messages_load(struct small_messages *messages, int64_t step, c
  * A runner takes a client, takes its steps, and waits for its turn to deliver the result: clients take about equally
  * long, so that is a short wait. An aborted round still passes the turn on, so nobody waits for ever.
  */
-
-struct runners;
 
 struct runners_round {
     const int *clients; /* [count], ascending */

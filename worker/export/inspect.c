@@ -12,7 +12,6 @@
 
 #include "base/cli/command.h"
 #include "base/cli/commands.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"

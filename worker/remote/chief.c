@@ -22,11 +22,10 @@
 #include "ps/store/codec.h"
 #include "ps/store/rounds.h"
 #include "worker/checkpoints.h"
-#include "worker/data/table/schema.h"
 #include "worker/evaluation/kept_rows.h"
 #include "worker/initial.h"
-#include "worker/remote/exchange/preprocessing.h"
-#include "worker/remote/exchange/residual_files.h"
+#include "worker/remote/exchange/requests.h"
+#include "worker/remote/exchange/outbox.h"
 #include "worker/remote/transfer.h"
 
 /* A checkpoint by steps that was announced to the shards. */

@@ -19,8 +19,7 @@
 #include "ps/job/job.h"
 #include "worker/evaluation/metrics.h"
 #include "worker/evaluation/validation.h"
-#include "worker/remote/exchange/preprocessing.h"
-#include "worker/remote/exchange/validations.h"
+#include "worker/remote/exchange/requests.h"
 #include "worker/remote/own_rows.h"
 #include "worker/remote/remote_worker.h"
 #include "worker/report.h"
@@ -78,7 +77,7 @@ static bool find_model(struct remote_worker *worker, struct chief_start *start)
 static void note_first_join(struct remote_worker *worker)
 {
     worker->joined = true;
-    if (worker->low_priority && restart_stand_by()) {
+    if (worker->low_priority && restart_spawn_helper()) {
         threads_give_way();
     }
 }

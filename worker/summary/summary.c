@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -31,7 +30,6 @@
 #include "worker/data/image.h"
 #include "worker/data/tfrecord/reader.h"
 #include "worker/evaluation/evaluate.h"
-#include "worker/summary/histogram.h"
 
 /* --- Event files --- */
 

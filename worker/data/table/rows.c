@@ -15,8 +15,8 @@
 #include "worker/data/table/records.h"
 
 enum { HEAD = SIGNATURE_HEAD };
-_Static_assert((int)HEAD >= (int)RECORDS_HEAD, "the head tells all formats");
-_Static_assert((int)HEAD >= (int)NPY_HEAD, "the head tells all formats");
+_Static_assert((int)HEAD >= (int)RECORDS_HEAD, "the head is enough for all formats");
+_Static_assert((int)HEAD >= (int)NPY_HEAD, "the head is enough for all formats");
 _Static_assert((int)ROWS_MOST_PLAIN == (int)NPY_MOST_PLAIN, "as many as the reader gives");
 
 struct rows {

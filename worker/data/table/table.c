@@ -151,7 +151,7 @@ struct table_pass {
     const struct config *config;
     const char *folder; /* NULL: names are paths */
     const struct names *names;
-    bool tells; /* reports the rows that it skips: the last pass does */
+    bool reports_bad; /* logs the rows that it skips: the last pass does */
     int64_t bad;
 };
 
@@ -161,7 +161,7 @@ static bool skip_row(struct table_pass *pass, struct error *error)
     if (pass->bad++ >= pass->config->data.max_bad_records) {
         return false;
     }
-    if (pass->tells && pass->bad <= MOST_WARNINGS) {
+    if (pass->reports_bad && pass->bad <= MOST_WARNINGS) {
         log_warning("%s; the row is skipped", error->text);
     }
     return true;
@@ -193,7 +193,7 @@ static bool is_blank(const struct row *row)
 }
 
 /* What was left out of a file, once it has been read. */
-static void tell_note(struct table_pass *pass, const struct rows *rows)
+static void log_note(struct table_pass *pass, const struct rows *rows)
 {
     (void)pass;
     char note[ROWS_NOTE];
@@ -590,8 +590,8 @@ static struct table_pass pass_of_encoding(const struct config *config, const cha
     return (struct table_pass){.begin = begin_encoding,
                                .take = take_into_examples,
                                .take_plain = take_plain_into_examples,
-                               .end = tell_note,
-                               .tells = true,
+                               .end = log_note,
+                               .reports_bad = true,
                                .config = config,
                                .folder = folder,
                                .names = names};

@@ -1,5 +1,5 @@
 /* trainer rollout: proposes, watches and ends rollouts. */
-#include "worker/remote/operator/rollout.h"
+#include "worker/remote/operator/rollout_client.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -21,7 +21,6 @@
 #include "net/message.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/manifest.h"
-#include "worker/remote/operator/rollout_client.h"
 
 /* --- Programs --- */
 
