@@ -72,7 +72,7 @@ struct string_list {
 struct config_cluster {
     enum cluster_source cluster; /* where job_name, task_index and both lists come from */
     enum job_name job_name;
-    int task_index;                  /* CONFIG_AUTO: worker/remote/place.h finds one */
+    int task_index;                  /* CONFIG_AUTO: worker/remote/worker.h finds one */
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
     int ps_count, base_port;         /* for cluster=slurm: base/config/scheduler.h */

@@ -16,9 +16,7 @@
 #include "base/memory.h"
 #include "cuda/handover.h"
 #include "cuda/launch.h"
-#include "cuda/payload.h"
 #include "cuda/protocol.h"
-#include "cuda/use.h"
 
 /* --- Requests and answers --- */
 

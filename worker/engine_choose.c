@@ -7,7 +7,6 @@
 #include "cuda/client.h"
 #include "cuda/probe.h"
 #include "worker/ensemble.h"
-#include "worker/gpu/devices.h"
 #include "worker/gpu/engine.h"
 
 /*

@@ -48,12 +48,6 @@ struct view {
     double silent_s;     /* since the last answer */
 };
 
-/* --- Drawing --- */
-
-/*
- * What `trainer top` draws: the user's view of a run on a screen. Pure: no terminal, no clock.
- */
-
 /* Draws all of it. Sorts the board's members. */
 void view_draw(struct screen *screen, struct view *view, struct view_run *run);
 

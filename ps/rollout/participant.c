@@ -205,7 +205,7 @@ static bool target_config_has_disk(const struct versions *versions, struct error
     return true;
 }
 
-/* New and moved hosts must resolve: a misspelt name would leave half the fleet waiting. */
+/* Hosts that are new or moved must resolve: a misspelt name would leave half the fleet waiting. May take seconds. */
 static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
 {
     const double deadline_s = clock_monotonic_s() + RESOLVE_S;
@@ -220,14 +220,6 @@ static bool resolve_new(const struct string_list *before, const struct string_li
                resolver_find(&address, NULL, deadline_s, &endpoints, error);
     }
     return done;
-}
-
-/* Resolves the hosts that are new or moved: a misspelt name would leave half the fleet waiting. May take seconds. */
-static bool target_config_resolves(const struct config_cluster *before, const struct config_cluster *after,
-                                   struct error *error)
-{
-    return resolve_new(&before->ps_hosts, &after->ps_hosts, error) &&
-           resolve_new(&before->worker_hosts, &after->worker_hosts, error);
 }
 
 /* --- The target's program: which one each version runs in is on disk before any member restarts --- */
@@ -354,14 +346,6 @@ static enum intake_state target_program_check(struct target_program *program, st
     program->is_due = state != INTAKE_WHOLE;
     program->is_open = state == INTAKE_OPEN;
     return state;
-}
-
-/* The offset of the bytes that this process needs next; false: none. */
-static bool target_program_wants(const struct target_program *program, const char **digest, uint64_t *offset)
-{
-    *digest = program->digest;
-    *offset = program->intake.there;
-    return program->is_open;
 }
 
 /* Receives no more of it; what has been received is kept. */
@@ -606,7 +590,8 @@ static bool check_machine(struct rollout_participant *participant, const struct 
     if (!change_is_free(participant->config, after, error) ||
         !target_config_apply(participant->config, target, &participant->then, error) ||
         !target_config_has_disk(&participant->versions, error) ||
-        !target_config_resolves(&before->cluster, &after->cluster, error)) {
+        !resolve_new(&before->cluster.ps_hosts, &after->cluster.ps_hosts, error) ||
+        !resolve_new(&before->cluster.worker_hosts, &after->cluster.worker_hosts, error)) {
         return false;
     }
     if (!change_has_member(&participant->then, participant->who)) {
@@ -647,7 +632,9 @@ static bool check_program(struct rollout_participant *participant)
 
 bool participant_wants(const struct rollout_participant *participant, const char **digest, uint64_t *offset)
 {
-    return target_program_wants(&participant->program, digest, offset);
+    *digest = participant->program.digest;
+    *offset = participant->program.intake.there;
+    return participant->program.is_open;
 }
 
 void participant_take(struct rollout_participant *participant, uint64_t offset, const void *bytes, size_t size)

@@ -1,6 +1,6 @@
 /*
- * Batches for workers without data. A batch depends only on seed, worker and number, so a session has no state but its
- * buffers, and a worker that reconnects just asks for the number it wants next.
+ * A batch depends only on seed, worker and number, so a session has no state but its buffers, and a worker that
+ * reconnects just asks for the number it wants next.
  */
 #include "worker/remote/batches.h"
 

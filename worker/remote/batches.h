@@ -1,6 +1,4 @@
-/*
- * data_sharding chief (the in-graph way): batches for workers without data, at both ends.
- */
+/* data_sharding chief (the in-graph way): batches for workers without data on disk, at both ends. */
 #ifndef WORKER_REMOTE_BATCHES_H
 #define WORKER_REMOTE_BATCHES_H
 
@@ -20,10 +18,9 @@
 /* --- The chief's half: the server --- */
 
 /*
- * The chief's half of data_sharding chief (the in-graph way): batches for workers without data on disk. It listens on
- * the chief's own address in worker_hosts, and sends each worker on request the batches that the worker would have
- * drawn itself. They depend only on seed, worker and number, so nothing is remembered about workers, and either side
- * can be restarted.
+ * It listens on the chief's own address in worker_hosts, and sends each worker on request the batches that the worker
+ * would have drawn itself. They depend only on seed, worker and number, so nothing is remembered about workers, and
+ * either side can be restarted.
  *
  * The connection provides back-pressure: a worker asks for as many batches as it has room for, and its thread here
  * waits until they are taken. Memory: one batch per connected worker.
@@ -55,7 +52,7 @@ static inline size_t batch_row_pixels(const struct examples *rows)
 /* --- The other workers' half: the fetcher --- */
 
 /*
- * A worker's half of data_sharding chief: fetches batches from worker 0 ahead of time, on its own thread. It recovers
+ * Fetches batches from worker 0 ahead of time, on its own thread. It recovers
  * by itself, whichever side restarts, and continues with the next batch needed.
  *
  * Memory: FETCHED_BATCHES batches. The training thread calls the functions. Waits are logged with what they wait for,

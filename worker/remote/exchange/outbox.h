@@ -112,7 +112,7 @@ bool outbox_next(struct outbox_cursor *cursor, struct range *range, const void *
 /* --- Files with residuals --- */
 
 /*
- * Files with the residual of a worker's gradients (worker/remote/exchange/outbox.h), so that it survives the process,
+ * Files with the residual of a worker's gradients, so that it survives the process,
  * and a job that continues from a checkpoint continues with the residual of that step. Also of the sent model
  * (ps/store/codec.h), whose difference from the parameters is the ps's residual. A process that plays all workers
  * (worker/clients/clients.c) has all their residuals in one file.

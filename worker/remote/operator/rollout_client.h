@@ -87,8 +87,6 @@ void fleet_view_free(struct fleet_view *view);
 
 /* --- The programs of a rollout --- */
 
-/* The programs of a rollout as an operator specifies them: files, transfer rate, and waves. */
-
 struct rollout_programs {
     struct manifest_programs programs;     /* for the manifest; count 0: none */
     uint8_t *bytes[MANIFEST_MAX_PROGRAMS]; /* of each; NULL: the fleet has it */
