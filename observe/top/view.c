@@ -263,6 +263,11 @@ static void write_host(const struct board_member *member, char *text)
     snprintf(text, CELL, "%s", member->host[0] != '\0' ? member->host : member->address);
 }
 
+static void write_link(const struct board_member *member, char *text)
+{
+    snprintf(text, CELL, "%s", member->link[0] != '\0' ? member->link : "-");
+}
+
 #define TEXT(field)           FIELD_TEXT, offsetof(struct board_member, field), NULL
 #define SMALL(field)          FIELD_SMALL, offsetof(struct board_member, field), "%.0f"
 #define WHOLE(field)          FIELD_WHOLE, offsetof(struct board_member, field), "%.0f"
@@ -289,6 +294,7 @@ static const struct column columns[] = {
     {"CONFIG", 6, WHOLE(config_version), NULL},
     {"VERSION", -24, TEXT(program), NULL},
     {"DEVICE", -24, TEXT(device), NULL},
+    {"LINK", -13, TEXT(link), write_link},
     {"MESSAGE", -20, TEXT(message), NULL},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
