@@ -50,15 +50,9 @@ struct small_messages {
     struct sent_packer packer;
     float *residuals;       /* [clients, float_count]: of zero pages until a client takes part */
     float *arrived;         /* [float_count] */
-    float *sent_model;      /* [float_count] */
+    float *sent_model;      /* [float_count]: the parameters as clients have them */
     float *packer_residual; /* [float_count] */
 };
-
-/* Does this config need them? Otherwise messages are whole, or (bfloat16) refused. */
-static bool small_messages_are_known(const struct config_cluster *cluster)
-{
-    return dtype_is_packed(sent_model_gradient_dtype(cluster));
-}
 
 static size_t count_values(const struct model *model)
 {
@@ -144,19 +138,6 @@ static const float *small_messages_deliver(struct small_messages *messages, int 
         (void)took;
     }
     return messages->arrived;
-}
-
-/* --- To the clients --- */
-
-/* A step was made: sends all clients the change. Then the parameters as they have them, [float_count]. */
-static void small_messages_broadcast(struct small_messages *messages, const float *parameters)
-{
-    sent_packer_pack(&messages->packer, parameters, messages->sent_model, &messages->whole, 1, NULL);
-}
-
-static const float *small_messages_sent_model(const struct small_messages *messages)
-{
-    return messages->sent_model;
 }
 
 /* --- Files --- */
@@ -622,7 +603,7 @@ static bool end_steps(void *context, int at, struct local_steps *steps, struct e
 
 static const float *known_parameters(const struct clients *all)
 {
-    return all->messages ? small_messages_sent_model(all->messages) : all->shared.vectors[STORE_PARAMETERS];
+    return all->messages ? all->messages->sent_model : all->shared.vectors[STORE_PARAMETERS];
 }
 
 /* The result of the round's differences, into the sum. */
@@ -671,8 +652,10 @@ static void apply(struct clients *all)
     const struct gradient_sink sink = store_sink(&all->shared);
     gradient_feed(all->model, all->sum, &sink);
     store_end_step(&all->shared);
-    if (all->messages) {
-        small_messages_broadcast(all->messages, all->shared.vectors[STORE_PARAMETERS]);
+    struct small_messages *messages = all->messages;
+    if (messages) { /* sends all clients the change */
+        sent_packer_pack(&messages->packer, all->shared.vectors[STORE_PARAMETERS], messages->sent_model,
+                         &messages->whole, 1, NULL);
     }
 }
 
@@ -950,7 +933,7 @@ bool clients_engine_create(struct engine **engine, struct engine *inside, const 
         make_room(all);
     }
     store_create(&all->shared, all->model, &all->outer);
-    if (clients->exchanges && small_messages_are_known(&options->config->cluster)) {
+    if (clients->exchanges && dtype_is_packed(sent_model_gradient_dtype(&options->config->cluster))) {
         all->messages = small_messages_create(all->model, options->config, all->count);
     }
     if (!runners_create(&all->runners, inside, options, &data->examples, &data->partition, all->in_round, error)) {
