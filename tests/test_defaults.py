@@ -170,7 +170,7 @@ def test_a_cluster_goes_back_too(trainer, tmp_path, flags):
     correlated(tmp_path, 400)
     common = ("cluster", *ONE, *[flag for flag in DIVERGES if "--epochs" not in flag], "--hidden=64", *flags)
     done = run(trainer, *common, "--epochs=12", cwd=tmp_path)
-    said = re.findall(r"training goes back to step \d+ and continues at 0.3 times that rate \((\d) of at most 3", done.stderr)
+    said = re.findall(r"training goes back to step \d+ and continues at 0.3 times that rate \(", done.stderr)
     assert 1 <= len(said) <= 3, done.stderr
     assert float(re.search(r"\| test mae .* r2 ([-0-9.]+)", done.stdout)[1]) > 0.9, done.stdout
     if "--train_dir=run" not in flags:
