@@ -545,6 +545,9 @@ const struct config_key config_keys[] = {
     {"security", "insecure", KEY_SWITCH, AT(security.insecure), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "no encryption and no authentication: plain TCP between members"},
+    {"security", "seccomp", KEY_SWITCH, AT(security.seccomp), .initial = "true",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "confine this process to the system calls that its role needs, by a filter in the kernel"},
 
     {"observe", "http", KEY_TEXT, AT(observe.http), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "address, host:port, at which this process serves a page, Prometheus metrics and JSON about its "
