@@ -76,6 +76,10 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
 void shard_wrote(struct shard *shard, enum store_vector vector, struct range range);
 bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error);
 
+/* How many divergences have lowered the learning rate (train.retries). Set while the shard is being written. */
+void shard_set_retries(struct shard *shard, int retries);
+int shard_retries(struct shard *shard);
+
 /*
  * A stage holds a worker's gradient until it is complete, then its answer. stage_begin empties it. stage_claim returns
  * where the floats of a range go, as float32; once they are there, stage_check examines them. Ranges may come in any

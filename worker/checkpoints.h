@@ -40,6 +40,9 @@ struct checkpoint_ledger {
  */
 void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct checkpoint_file *file);
 
+/* A learning rate that was set anew is used as it is: divergences at another one say nothing about it. */
+void checkpoint_ledger_note_rate(struct checkpoint_ledger *ledger, const struct config_train *train);
+
 /* The run goes on with other data: later checkpoints say since when, and scores on the old ones count no more. */
 void checkpoint_ledger_new_data(struct checkpoint_ledger *ledger);
 

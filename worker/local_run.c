@@ -277,18 +277,6 @@ static bool restore(struct local_updater *local, bool *restored)
     return done;
 }
 
-/* A learning rate that was set anew is used as it is: divergences at another one say nothing about it. */
-static void forget_old_rate(struct local_updater *local)
-{
-    struct checkpoint_info *info = &local->ledger.info;
-    const double rate = local->training->first_rate;
-    if (info->retries > 0 && info->first_rate > 0 && info->first_rate != rate) {
-        log_info("%s had its learning rate of %g lowered %d times; %g is set now and is used as it is",
-                 local->ledger.last, info->first_rate, info->retries, rate);
-        info->retries = 0;
-    }
-}
-
 /* The run is at a step, and its next checkpoint says whose it is. */
 static void note_run(struct local_updater *local, int64_t global_step)
 {
@@ -296,7 +284,7 @@ static void note_run(struct local_updater *local, int64_t global_step)
     struct checkpoint_info *info = &local->ledger.info;
     initial_record(info, training->config, training->dataset);
     snprintf(info->config_digest, sizeof info->config_digest, "%s", training->digest);
-    info->first_rate = training->first_rate;
+    info->first_rate = training->config->train.learning_rate;
     training->global_step = global_step;
     training->engine->table->set_global_step(training->engine, global_step);
     supervisor_begin(&local->ledger.supervisor, &training->config->output, global_step, clock_monotonic_s());
@@ -318,7 +306,7 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!restored && !put_initial_state(local)) {
         return false;
     }
-    forget_old_rate(local);
+    checkpoint_ledger_note_rate(&local->ledger, &config->train);
     note_run(local, restored ? local->ledger.info.global_step : 0);
     if (restored && training->engine->table->load_state &&
         !training->engine->table->load_state(training->engine, training->global_step, &training->error)) {
@@ -418,15 +406,12 @@ static bool put_good(struct local_updater *local, const struct good_model *good)
     return good->is_best ? load_best(&local->updater) && good->is_best : put_initial_state(local);
 }
 
-/* What only the engine knows of a state is kept with checkpoints alone, so then it can't. */
+/* What only the engine knows of a state, such as unsent parts of messages, begins anew with its parameters. */
 static bool go_back(struct updater *updater, const struct good_model *good)
 {
     struct local_updater *local = of(updater);
     struct training *training = local->training;
     bool is_restored = false;
-    if (training->engine->table->keep) {
-        return false;
-    }
     if (local->best_waits) {
         begin_to_save_best(local);
     }

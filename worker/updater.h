@@ -92,8 +92,8 @@ struct updater_table {
 
     /*
      * After a divergence, between two steps: training goes back to this model, with its record, or to the newest
-     * checkpoint if no validation has found a best model. Later checkpoints are replaced by those that follow. False:
-     * it can't, or training has failed. NULL: it never can.
+     * checkpoint if no validation has found a best model. Later checkpoints are replaced by those that follow; where
+     * steps are shared, training joins again. False: it can't, or training has failed. NULL: it never can.
      */
     bool (*go_back)(struct updater *updater, const struct good_model *good);
 

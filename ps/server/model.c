@@ -38,6 +38,7 @@ bool serve_get_model(struct session *session, struct error *error)
     }
     if (model.state == MODEL_READY) {
         shard_now(server->shard, &model.version, &model.global_step);
+        model.retries = (uint8_t)shard_retries(server->shard);
     }
     return serve_send(session, MESSAGE_model, request, &model, error);
 }
@@ -133,6 +134,9 @@ bool serve_end_restore(struct session *session, struct error *error)
     const int64_t epoch_steps =
         verdict.code == 0 ? job_epoch_steps(&server->job, &server->job.config, end->epoch_batches) : 0;
     serve_unlock(session);
+    if (!has_ended && verdict.code == 0) {
+        shard_set_retries(server->shard, end->retries);
+    }
     if (!has_ended && verdict.code == 0 && !shard_end_write(server->shard, end->global_step, epoch_steps, &bad)) {
         verdict.code = ERROR_BAD_REQUEST;
         snprintf(verdict.message, sizeof verdict.message, "%.255s", bad.text);

@@ -118,7 +118,7 @@ static enum cell_kind kind_of(const struct csv_field *field)
     if (kind == NUMBER_MISSING) {
         return MISSING;
     }
-    return kind != NUMBER_TEXT || notation_look(&ignored, field->text, field->size) ||
+    return kind != NUMBER_TEXT || (notation_look(&ignored, field->text, field->size) && ignored.words == 0) ||
                    timestamp_orders(field->text, field->size) != 0
                ? NUMBER
                : TEXT;
