@@ -40,7 +40,8 @@ enum { BOARD_TEXT = 192 /* room for a line */ };
     TEXT(message, 256, "message")                                                                                      \
     NUMBER(memory_bytes, "memory_bytes")                                                                               \
     NUMBER(cpu_percent, "cpu_percent")                                                                                 \
-    NUMBER(gpu_percent, "gpu_percent")
+    NUMBER(gpu_percent, "gpu_percent")                                                                                 \
+    TEXT(link, 16, "link") /* of a worker: how its gradients come; empty: not known */
 
 /* A worker's record in rounds; asked 0: there are none, or it was never asked. cosine, norm: of its last difference. */
 #define BOARD_ROUNDS_FIELDS(TEXT, FLAG, SMALL, WHOLE, COUNT, NUMBER)                                                   \

@@ -3,7 +3,8 @@
  *
  * Small writes gather in the out buffer, so that a frame's header, message and first rows leave in one send. Plain TCP
  * sends what is large straight from where it lies, and receives to where it belongs; TLS turns it into records in the
- * out buffer, 80 KiB at a time, which is a quarter faster than a send for each record.
+ * out buffer, 80 KiB at a time, which is a quarter faster than a send for each record. In shared memory a write is a
+ * copy into the ring, and a read one out of it: only small parts of messages pass through the in buffer, too.
  */
 #include "net/connection.h"
 
@@ -27,6 +28,9 @@
 
 /* TLS records are sent once this many bytes have gathered: the peer decrypts these while we encrypt the next ones. */
 enum { SEND_BYTES = 100 * 1024 };
+
+/* In shared memory looking again costs nothing: little is read ahead, and only by reads that are small themselves. */
+enum { LOCAL_SMALL = 512, LOCAL_AHEAD = 4096 };
 
 /* What a fatal TLS alert looks like: "insufficient security", sent to a peer that can't be spoken to. */
 static const uint8_t plain_alert[] = {0x15, 3, 3, 0, 2, 2, 71};
@@ -61,7 +65,7 @@ static ssize_t send_bytes(const struct connection *connection, struct iovec *par
 static enum wake_result wait_bytes(const struct connection *connection, short events, double deadline_s)
 {
     if (connection->local) {
-        if (!local_must_wait(connection->local, (events & POLLOUT) != 0)) {
+        if (!local_must_wait(connection->local, connection->fd, (events & POLLOUT) != 0)) {
             return WAKE_READY;
         }
         events = POLLIN;
@@ -74,6 +78,13 @@ void transport_send_now(const struct connection *connection, const void *bytes, 
     struct iovec part = {(void *)(uintptr_t)bytes, size} /* which only receiving would change */;
     ssize_t ignored = send_bytes(connection, &part, 1);
     (void)ignored;
+}
+
+/* How much of what has come may go into the in buffer, behind what is in it. */
+static size_t ahead_of(const struct connection *connection, size_t size)
+{
+    const size_t room = CONNECTION_BUFFER - connection->in_end;
+    return !connection->local ? room : size >= LOCAL_SMALL ? 0 : room < LOCAL_AHEAD ? room : LOCAL_AHEAD;
 }
 
 static ptrdiff_t reject_mismatch(struct connection *connection, struct error *error)
@@ -135,8 +146,7 @@ ptrdiff_t transport_receive(struct connection *connection, void *bytes, size_t s
 {
     compact(connection);
     assert(size == 0 || connection->in_end == 0);
-    struct iovec parts[] = {{bytes, size},
-                            {connection->in + connection->in_end, CONNECTION_BUFFER - connection->in_end}};
+    struct iovec parts[] = {{bytes, size}, {connection->in + connection->in_end, ahead_of(connection, size)}};
     ssize_t got;
     do {
         got = receive_bytes(connection, size > 0 ? parts : parts + 1, size > 0 ? 2 : 1);
@@ -256,6 +266,10 @@ bool transport_flush(struct connection *connection, double started_s, double dea
 {
     struct iovec part = {connection->out + connection->out_start, connection->out_end - connection->out_start};
     connection->out_start = connection->out_end = 0; /* what can't be sent is lost with the connection */
+    if (connection->local) {
+        local_publish(connection->local, connection->fd);
+        return true;
+    }
     return send_parts(connection, &part, part.iov_len > 0, started_s, deadline_s, error);
 }
 
@@ -324,7 +338,7 @@ bool connection_is_empty(const struct connection *connection)
 /* Without waiting: has something come by shared memory since the last look? If not, the socket will show it. */
 static bool has_come_locally(const struct connection *connection)
 {
-    return connection->local && !local_must_wait(connection->local, false);
+    return connection->local && !local_must_wait(connection->local, connection->fd, false);
 }
 
 bool connection_park(struct connection *connection)
@@ -440,6 +454,9 @@ void connection_close(struct connection *connection)
         transport_send_now(connection, connection->out + connection->out_start,
                            connection->out_end - connection->out_start);
     }
+    if (connection->state == CONNECTION_OPEN && connection->local) {
+        local_publish(connection->local, connection->fd);
+    }
     close(connection->fd);
     local_free(connection->local);
     return_buffers(connection);
@@ -495,12 +512,16 @@ static bool write_encoded(struct connection *connection, const uint8_t *bytes, s
     return true;
 }
 
-/* Plain TCP: small parts gather in the out buffer; a large one leaves from where it lies, right after them. */
+/*
+ * Plain TCP: small parts gather in the out buffer; a large one leaves from where it lies, right after them. In shared
+ * memory all gather where the peer reads them.
+ */
 static bool write_plain(struct connection *connection, const struct iovec *part, double started_s, double deadline_s,
                         struct error *error)
 {
     size_t used = connection->out_end - connection->out_start;
-    if (part->iov_len <= CONNECTION_BUFFER / 4 && connection->out_end + part->iov_len <= CONNECTION_BUFFER) {
+    if (!connection->local && part->iov_len <= CONNECTION_BUFFER / 4 &&
+        connection->out_end + part->iov_len <= CONNECTION_BUFFER) {
         copy_bytes(connection->out + connection->out_end, part->iov_base, part->iov_len);
         connection->out_end += part->iov_len;
         return true;

@@ -77,8 +77,8 @@ void connection_close(struct connection *connection);
 bool connection_read(struct connection *connection, void *bytes, size_t size, double deadline_s, struct error *error);
 
 /*
- * Writes all parts, in order. May hold back up to CONNECTION_BUFFER bytes for the next write; connection_flush sends
- * them.
+ * Writes all parts, in order. May hold back bytes for the next write, up to CONNECTION_BUFFER or, in shared memory, as
+ * many as a ring holds; connection_flush sends them.
  */
 bool connection_write_more(struct connection *connection, const struct iovec *parts, int count, double deadline_s,
                            struct error *error);

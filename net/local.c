@@ -35,11 +35,11 @@ struct shared {
     struct ring_head heads[2]; /* [0]: from the side that offered */
 };
 
-/* One side's view of a ring; `at` is its own position, of which `head` has a copy for the peer. */
+/* One side's view of a ring: its own position, and the one that the peer was published last, by `head`. */
 struct ring {
     struct ring_head *head;
     uint8_t *bytes; /* [size] */
-    uint64_t at;
+    uint64_t at, published;
 };
 
 struct local {
@@ -64,6 +64,27 @@ static void ring_bell(_Atomic uint32_t *waits, int fd)
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(waits, memory_order_relaxed) != 0 && atomic_exchange(waits, 0) != 0) {
         write_bell(fd);
+    }
+}
+
+/* Publishes how far this side has read. */
+static void publish_read(struct local *local, int fd)
+{
+    struct ring *in = &local->in;
+    if (in->published != in->at) {
+        in->published = in->at;
+        atomic_store_explicit(&in->head->read, in->at, memory_order_release);
+        ring_bell(&in->head->sender_waits, fd);
+    }
+}
+
+void local_publish(struct local *local, int fd)
+{
+    struct ring *out = &local->out;
+    if (out->published != out->at) {
+        out->published = out->at;
+        atomic_store_explicit(&out->head->written, out->at, memory_order_release);
+        ring_bell(&out->head->receiver_waits, fd);
     }
 }
 
@@ -137,8 +158,9 @@ ssize_t local_receive(struct local *local, int fd, const struct iovec *parts, si
         return local->ended ? 0 : -1;
     }
     const size_t done = copy_parts(local, &local->in, parts, count, (size_t)there, false);
-    atomic_store_explicit(&local->in.head->read, local->in.at, memory_order_release);
-    ring_bell(&local->in.head->sender_waits, fd);
+    if (done == there || local->in.at - local->in.published >= local->size / 4) { /* not for every row of a gradient */
+        publish_read(local, fd);
+    }
     return (ssize_t)done;
 }
 
@@ -155,13 +177,16 @@ ssize_t local_send(struct local *local, int fd, const struct iovec *parts, size_
         return -1;
     }
     const size_t done = copy_parts(local, &local->out, parts, count, local->size - (size_t)waiting, true);
-    atomic_store_explicit(&local->out.head->written, local->out.at, memory_order_release);
-    ring_bell(&local->out.head->receiver_waits, fd);
+    if (done == local->size - waiting) {
+        local_publish(local, fd);
+    }
     return (ssize_t)done;
 }
 
-bool local_must_wait(struct local *local, bool to_send)
+bool local_must_wait(struct local *local, int fd, bool to_send)
 {
+    publish_read(local, fd);
+    local_publish(local, fd);
     local->waits = true;
     atomic_store(to_send ? &local->out.head->sender_waits : &local->in.head->receiver_waits, 1);
     atomic_thread_fence(memory_order_seq_cst);
@@ -256,8 +281,8 @@ static struct local *map_rings(int memory, size_t size, bool first, struct error
     *local = (struct local){.shared = shared, .mapped = mapped, .size = size};
     uint8_t *bytes = (uint8_t *)shared + sizeof(struct shared);
     const int in = first ? 1 : 0;
-    local->in = (struct ring){&local->shared->heads[in], bytes + (size_t)in * size, 0};
-    local->out = (struct ring){&local->shared->heads[1 - in], bytes + (size_t)(1 - in) * size, 0};
+    local->in = (struct ring){&local->shared->heads[in], bytes + (size_t)in * size, 0, 0};
+    local->out = (struct ring){&local->shared->heads[1 - in], bytes + (size_t)(1 - in) * size, 0, 0};
     return local;
 }
 

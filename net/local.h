@@ -28,7 +28,7 @@
 
 enum {
     LOCAL_RING_LEAST = 64 * 1024, /* bytes of a ring: a power of two within these */
-    LOCAL_RING_MOST = 1024 * 1024,
+    LOCAL_RING_MOST = 8 * 1024 * 1024,
     LOCAL_NAME = 33, /* 32 hexadecimal digits and a zero byte, as of the secret */
 };
 
@@ -63,16 +63,18 @@ void local_free(struct local *local); /* NULL is fine; the socket is the caller'
 /*
  * As recvmsg and sendmsg on a non-blocking socket, `fd` being that of local_take or local_accept: errno is EAGAIN if
  * there is nothing to receive, or no room; 0 from local_receive: the peer has closed, and everything was received;
- * EBADMSG: the peer's position makes no sense.
+ * EBADMSG: the peer's position makes no sense. What was sent is published by local_publish, or once the ring is full:
+ * so the peer is woken once for a message, however many parts that has.
  */
 ssize_t local_receive(struct local *local, int fd, const struct iovec *parts, size_t count);
 ssize_t local_send(struct local *local, int fd, const struct iovec *parts, size_t count);
+void local_publish(struct local *local, int fd);
 
 /*
- * Before any wait until `fd` is readable, whether to receive or to send: asks the peer for a byte on it. True: there is
- * no need to wait any more.
+ * Before any wait until `fd` is readable, whether to receive or to send: publishes how far this side is, and asks the
+ * peer for a byte. False: there is no need to wait any more.
  */
-bool local_must_wait(struct local *local, bool to_send);
+bool local_must_wait(struct local *local, int fd, bool to_send);
 
 size_t local_unsent(const struct local *local); /* bytes that the peer has not taken yet */
 

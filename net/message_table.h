@@ -290,7 +290,9 @@
     FIELD(U64,    memory_bytes,    0,       "memory of the process; 0: not known")                                     \
     FIELD(F32,    cpu_percent,     0,       "of one core, by the process; NaN: not known")                             \
     FIELD(F32,    gpu_percent,     0,       "of the time that its GPUs computed; NaN: not known, or "                  \
-                                            "none")
+                                            "none")                                                                    \
+    FIELD(U8,     link,            3,       "how a worker's gradients come: 0 not known, 1 plain text, 2 TLS, 3 "      \
+                                            "shared memory")
 
 #define MESSAGE_FIELDS_staged(FIELD)                                                                                   \
     FIELD(I64,    step,            0,       "global step that the gradients belong to")                                \

@@ -255,6 +255,16 @@ static void add_of_member(const struct metrics *to, enum metric_kind kind, const
     metrics_sample(to, kind, name, value, "role", member->role, "task", task, NULL);
 }
 
+static void add_link(const struct metrics *to, const struct board_member *member)
+{
+    char task[16];
+    if (member->link[0] != '\0') {
+        snprintf(task, sizeof task, "%d", member->task);
+        metrics_sample(to, METRIC_GAUGE, "trainer_member_link", 1, "role", member->role, "task", task, "link",
+                       member->link, NULL);
+    }
+}
+
 static void add_members(const struct metrics *to, const struct board *board)
 {
     int missing = 0;
@@ -280,6 +290,11 @@ static void add_members(const struct metrics *to, const struct board *board)
                    "Steps between a worker's last pull and its push.");
     for (int i = 0; i < board->member_count; i++) {
         add_of_member(to, METRIC_GAUGE, "trainer_member_staleness", &board->members[i], board->members[i].staleness);
+    }
+    metrics_family(to, METRIC_GAUGE, "trainer_member_link", "",
+                   "1: how a worker's gradients come, as shared memory, TLS or plain text.");
+    for (int i = 0; i < board->member_count; i++) {
+        add_link(to, &board->members[i]);
     }
 }
 

@@ -16,6 +16,17 @@
 
 /* --- For display --- */
 
+static const char *link_name(uint8_t link)
+{
+    static const char *const names[] = {
+        [STATUS_LINK_UNKNOWN] = "",
+        [STATUS_LINK_PLAIN] = "plain text",
+        [STATUS_LINK_TLS] = "TLS",
+        [STATUS_LINK_MEMORY] = "shared memory",
+    };
+    return link < sizeof names / sizeof *names ? names[link] : "";
+}
+
 void status_show(struct board_member *member, const struct message_status *status, const char *address)
 {
     *member =
@@ -44,6 +55,7 @@ void status_show(struct board_member *member, const struct message_status *statu
     snprintf(member->program, sizeof member->program, "%.64s", status->program);
     snprintf(member->digest, sizeof member->digest, "%.64s", status->digest);
     snprintf(member->message, sizeof member->message, "%.255s", status->message);
+    snprintf(member->link, sizeof member->link, "%s", link_name(status->link));
 }
 
 void status_show_rounds(struct board_member *member, const struct message_rounds *rounds)

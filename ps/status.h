@@ -15,6 +15,9 @@
 
 /* --- For display --- */
 
+/* The values of message_status.link. */
+enum { STATUS_LINK_UNKNOWN, STATUS_LINK_PLAIN, STATUS_LINK_TLS, STATUS_LINK_MEMORY };
+
 /* Converts a ps's status of a member for display. */
 
 /* address: as in the config. What the message does not report stays unknown. */

@@ -53,7 +53,8 @@ class Run:
                 "device": "CPU, avx512, 8 threads", "program": "trainer 0.1.0", "config_version": 3,
                 "config_digest": "5f0c1e9ab2d4", "message": "", "memory_bytes": draw.randrange(60 << 20, 90 << 20),
                 "cpu_percent": draw.uniform(150, 790),
-                "gpu_percent": draw.uniform(20, 99) if role == "worker" else None}
+                "gpu_percent": draw.uniform(20, 99) if role == "worker" else None,
+                "link": "TLS" if role == "worker" else ""}
 
     def sample(self, at):
         age = at - self.started

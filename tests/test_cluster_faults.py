@@ -281,6 +281,7 @@ def test_members_of_one_machine_share_memory(trainer, tmp_path, local):
             cluster.until("worker 1", lambda text: '"event":"step"' in text, "a step")
             assert shared_memory(cluster, "worker 1") == (2 if local else 0)
             assert (shared_memory(cluster, "ps 0") > 0) == local
+            assert cluster.status()[1]["worker 1"]["link"] == ("shared memory" if local else "TLS")
             said = cluster.text("worker 1").count("gradients and parameters go through shared memory")
             assert said == (2 if local else 0), cluster.text("worker 1")
             cluster.kill("worker 1")

@@ -857,6 +857,7 @@ const COLUMNS = [
     digits('local_step', 'Own steps'),
     digits('generation', 'Gen.'),
     words('address', 'Address'),
+    words('link', 'Link'),
     words('device', 'Device'),
     words('program', 'Program'),
     digits('config_version', 'Config'),

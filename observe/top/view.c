@@ -295,6 +295,11 @@ static void write_program(const struct board_member *member, char text[CELL])
     snprintf(text, CELL, "%s", member->program);
 }
 
+static void write_link(const struct board_member *member, char text[CELL])
+{
+    snprintf(text, CELL, "%s", member->link[0] != '\0' ? member->link : "-");
+}
+
 static void write_device(const struct board_member *member, char text[CELL])
 {
     snprintf(text, CELL, "%s", member->device);
@@ -388,7 +393,7 @@ static const struct column columns[] = {
     {"OUT", 6, write_out, rank_out},           {"DROPPED", 7, write_dropped, rank_dropped},
     {"ROUNDS", 8, write_rounds, rank_rounds},  {"CONFIG", 6, write_version, rank_version},
     {"VERSION", -24, write_program, NULL},     {"DEVICE", -24, write_device, NULL},
-    {"MESSAGE", -20, write_message, NULL},
+    {"LINK", -13, write_link, NULL},           {"MESSAGE", -20, write_message, NULL},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
 

@@ -48,6 +48,7 @@ struct session {
     int worker;        /* who.index if it is a worker and no guest; else -1 */
     uint64_t incarnation;
     size_t bulk_bytes;              /* its part of the server's; guarded by the lock */
+    uint8_t link;                   /* message_status.link of this connection; guarded by the lock */
     uint64_t place_key;             /* of a member without an index: the only one for which it may ask; 0: not known */
     char program[65];               /* the peer's program and build */
     struct session *next_of_worker; /* another session of the same worker, of any incarnation */

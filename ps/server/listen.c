@@ -200,6 +200,7 @@ static uint16_t admit(struct listener_session *base, const struct peer *peer, st
         session->is_guest = guest;
         session->worker = !guest && peer->member.role == MEMBER_WORKER ? peer->member.index : -1;
         session->incarnation = peer->incarnation;
+        session->link = server->identity.credentials ? STATUS_LINK_TLS : STATUS_LINK_PLAIN;
         memcpy(session->program, peer->program, sizeof session->program);
         session->channel->generation = server->job.generation;
         struct session **list = list_of_session(session);

@@ -133,7 +133,13 @@ bool serve_local(struct session *session, struct error *error)
         local_free(local);
         close(fd);
     }
-    return sent && (!local || connection_move(session->channel->connection, local, fd, error));
+    const bool moved = sent && local && connection_move(session->channel->connection, local, fd, error);
+    if (moved) {
+        server_lock(server);
+        session->link = STATUS_LINK_MEMORY;
+        server_unlock(server);
+    }
+    return sent && (!local || moved);
 }
 
 bool serve_ping(struct session *session, struct error *error)
@@ -224,10 +230,21 @@ static void describe_trouble(const struct job_worker *worker, double now_s, char
     }
 }
 
-/* message: room for the status's text. */
-static void describe_worker(const struct job *job, int index, const struct job_worker *worker, double now_s,
+/* Heartbeats have connections of their own: what leaves the network is the one that carries gradients. Locked. */
+static uint8_t link_of(const struct server *server, int worker)
+{
+    uint8_t link = STATUS_LINK_UNKNOWN;
+    for (const struct session *one = server->sessions_of[worker]; one; one = one->next_of_worker) {
+        link = one->link > link ? one->link : link;
+    }
+    return link;
+}
+
+/* message: room for the status's text. Locked. */
+static void describe_worker(const struct server *server, int index, const struct job_worker *worker, double now_s,
                             char message[256], struct message_status *status)
 {
+    const struct job *job = &server->job;
     describe_trouble(worker, now_s, message);
     *status = (struct message_status){
         .role = MEMBER_WORKER,
@@ -256,6 +273,7 @@ static void describe_worker(const struct job *job, int index, const struct job_w
         .memory_bytes = worker->memory_bytes,
         .cpu_percent = worker->cpu_percent,
         .gpu_percent = worker->gpu_percent,
+        .link = link_of(server, index),
     };
 }
 
@@ -325,7 +343,7 @@ bool serve_get_status(struct session *session, struct error *error)
         struct job_worker worker;
         server_lock(server);
         worker = server->job.workers[i];
-        describe_worker(&server->job, i, &worker, clock_monotonic_s(), message, &status);
+        describe_worker(server, i, &worker, clock_monotonic_s(), message, &status);
         describe_rounds(server, i, &rounds);
         server_unlock(server);
         next = next_shown(server, i + 1);
@@ -371,7 +389,7 @@ static void report_workers(struct server *server, double now_s, struct server_re
         const bool is_listed = i < cluster->worker_hosts.count;
         if (is_listed || job_worker_state(&server->job, i) != STATE_ABSENT) {
             struct board_member *member = &report->members[report->member_count++];
-            describe_worker(&server->job, i, &server->job.workers[i], now_s, message, &status);
+            describe_worker(server, i, &server->job.workers[i], now_s, message, &status);
             describe_rounds(server, i, &rounds);
             status_show(member, &status, config_worker_host(cluster, i));
             status_show_rounds(member, &rounds);

@@ -191,6 +191,38 @@ static void the_descriptor_shows_what_comes(void **state)
     connection_close(both[0]);
 }
 
+/* A message of many parts wakes its reader once, at its end; one that is larger than a ring, before. */
+static void a_message_wakes_once(void **state)
+{
+    enum { PARTS = 100, PART = 300 };
+    struct connection *both[2];
+    struct error error;
+    char bells[16];
+    uint8_t *bytes = calloc(2, LOCAL_RING_LEAST);
+    (void)state;
+    connect_both(both, NULL);
+    for (int round = 0; round < 3; round++) {
+        assert_false(has_come(both[0]));
+        for (int i = 0; i < PARTS; i++) {
+            assert_true(
+                connection_write_more(both[1], &(struct iovec){memset(bytes, i, PART), PART}, 1, soon(), &error));
+            assert_false(is_readable(both[0]));
+        }
+        assert_true(connection_flush(both[1], soon(), &error));
+        assert_int_equal(recv(connection_fd(both[0]), bells, sizeof bells, MSG_PEEK | MSG_DONTWAIT), 1);
+        for (int i = 0; i < PARTS; i++) {
+            assert_true(connection_read(both[0], bytes, PART, soon(), &error));
+            assert_true(bytes[0] == i && bytes[PART - 1] == i);
+        }
+    }
+    assert_false(has_come(both[0]));
+    assert_false(connection_write_more(both[1], &(struct iovec){bytes, LOCAL_RING_LEAST + 1}, 1, 0, &error));
+    assert_true(is_readable(both[0]));
+    connection_close(both[0]);
+    connection_close(both[1]);
+    free(bytes);
+}
+
 /* A peer that takes nothing is waited for until the deadline; the bytes that it has not taken are known. */
 static void a_full_ring_is_waited_for(void **state)
 {
@@ -273,7 +305,7 @@ static void memory_is_checked(void **state)
         {.right_secret = true,
          .bytes = HEADS + (size_t)4 * LOCAL_RING_MOST,
          .seals = SEALS,
-         .error = "memory of 4194560 bytes"},
+         .error = "memory of 33554688 bytes"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -432,7 +464,8 @@ static void anything_may_be_written(void **state)
         const ssize_t done =
             i % 2 ? local_receive(side.local, side.fd, &part, 1) : local_send(side.local, side.fd, &part, 1);
         assert_true(done >= -1 && done <= (ssize_t)part.iov_len);
-        local_must_wait(side.local, i % 3 == 0);
+        local_must_wait(side.local, side.fd, i % 3 == 0);
+        local_publish(side.local, side.fd);
         assert_true(local_unsent(side.local) <= LOCAL_RING_LEAST);
     }
     atomic_store(&scribbler.over, true);
@@ -479,17 +512,12 @@ static void machines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_arrive_in_order),
-        cmocka_unit_test(the_descriptor_shows_what_comes),
-        cmocka_unit_test(a_full_ring_is_waited_for),
-        cmocka_unit_test(memory_is_checked),
-        cmocka_unit_test(nobody_came),
-        cmocka_unit_test(names_are_checked),
-        cmocka_unit_test(other_users_are_refused),
-        cmocka_unit_test(positions_are_checked),
-        cmocka_unit_test(anything_may_be_written),
-        cmocka_unit_test(what_is_left_refuses_a_move),
-        cmocka_unit_test(machines),
+        cmocka_unit_test(bytes_arrive_in_order),       cmocka_unit_test(the_descriptor_shows_what_comes),
+        cmocka_unit_test(a_message_wakes_once),        cmocka_unit_test(a_full_ring_is_waited_for),
+        cmocka_unit_test(memory_is_checked),           cmocka_unit_test(nobody_came),
+        cmocka_unit_test(names_are_checked),           cmocka_unit_test(other_users_are_refused),
+        cmocka_unit_test(positions_are_checked),       cmocka_unit_test(anything_may_be_written),
+        cmocka_unit_test(what_is_left_refuses_a_move), cmocka_unit_test(machines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,7 +79,8 @@ static void all_that_a_ps_says_is_shown(void **state)
                                         .message = "busy",
                                         .memory_bytes = 4096,
                                         .cpu_percent = 150,
-                                        .gpu_percent = 25};
+                                        .gpu_percent = 25,
+                                        .link = STATUS_LINK_MEMORY};
     (void)state;
     status_show(&member, &said, "d:1");
     is(&member, "worker", 3, "training");
@@ -99,6 +100,7 @@ static void all_that_a_ps_says_is_shown(void **state)
     assert_true(member.steps_per_s == 8 && member.loss == 0.5);
     assert_true(member.dropped == 11 && member.retries == 12 && member.bytes_in == 13 && member.bytes_out == 14);
     assert_true(member.memory_bytes == 4096 && member.cpu_percent == 150 && member.gpu_percent == 25);
+    assert_string_equal(member.link, "shared memory");
     assert_int_equal(member.rounds.asked, 0);
 }
 

@@ -418,6 +418,7 @@ static inline uint16_t serving_admit(struct serving_session *one, const struct m
         session->is_guest = guest;
         session->worker = !guest && who->role == MEMBER_WORKER ? who->index : -1;
         session->incarnation = incarnation;
+        session->link = STATUS_LINK_TLS;
         if (session->worker >= 0) {
             job_note_ready(&server->job, session->worker, incarnation, serving.now_s);
         }

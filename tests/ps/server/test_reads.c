@@ -238,6 +238,7 @@ static void test_what_a_ps_says_of_workers(void **state)
     assert_int_equal(status.bytes_out, 2000);
     assert_int_equal(status.dropped, 0);
     assert_true(status.memory_bytes == 1 << 20 && status.cpu_percent == 150 && status.gpu_percent == 25);
+    assert_int_equal(status.link, STATUS_LINK_TLS);
     char own[256];
     assert_int_equal(gethostname(own, sizeof own), 0);
     status = member_of(guest, 0); /* the ps itself */
@@ -245,6 +246,7 @@ static void test_what_a_ps_says_of_workers(void **state)
     assert_true(status.memory_bytes > 1 << 20 && isnan(status.gpu_percent));
     status = member_of(guest, 4); /* never seen */
     assert_true(status.memory_bytes == 0 && isnan(status.cpu_percent) && isnan(status.gpu_percent));
+    assert_int_equal(status.link, STATUS_LINK_UNKNOWN);
     assert_int_equal(status.index, 3);
     assert_int_equal(status.incarnation, 0);
     assert_int_equal(status.state, STATE_ABSENT);

@@ -274,7 +274,7 @@ static void steps_and_versions(void **state)
     ",\"local_step\":77,\"steps_per_s\":50.25,\"loss\":" loss ",\"staleness\":" staleness ",\"dropped\":" dropped      \
     ",\"retries\":1,\"bytes_in\":" in ",\"bytes_out\":" out ",\"device\":\"CPU\",\"program\":\"trainer 1.0\","         \
     "\"config_version\":null,\"config_digest\":\"\",\"message\":\"\",\"memory_bytes\":1048576,"                        \
-    "\"cpu_percent\":50,\"gpu_percent\":null}"
+    "\"cpu_percent\":50,\"gpu_percent\":null,\"link\":\"\"}"
 
 /* The same for programs, with --json or by the config. */
 static void as_json(void **state)
@@ -315,7 +315,8 @@ static void as_json(void **state)
                                                                                  "digest\":\"\",\"message\":\"\","
                                                                                  "\"memory_bytes\":null,"
                                                                                  "\"cpu_percent\":null,"
-                                                                                 "\"gpu_percent\":null}]}\n");
+                                                                                 "\"gpu_percent\":null,\"link\":\"\"}]}"
+                                                                                 "\n");
         end();
     }
 }
