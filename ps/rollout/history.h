@@ -6,6 +6,7 @@
  *     rollout.json        ps 0 only: the state of the rollout that it leads, or led last
  *     audit.log           who did what and when; only ever appended to
  *     audit.log.1         the previous one, once audit.log became too large
+ *     audit.head          the hash of its last line
  *
  * Signatures are checked when manifests arrive, and again before a program that one of them names is executed.
  * Everything except the audit log is written atomically: a power cut leaves the old file or the new. Checksums
@@ -81,7 +82,7 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
 
 /* --- The audit log --- */
 
-enum { AUDIT_MAX_BYTES = 4 << 20 };
+enum { AUDIT_MAX_BYTES = 4 << 20, AUDIT_HASH_HEX = 64 };
 
 struct audit_entry {
     const char *member, *who, *what;
@@ -92,10 +93,18 @@ struct audit_entry {
 
 /*
  * One JSON object a line: {"when":"2024-05-01T12:00:00Z","member":"ps 0","who":"me@laptop","what":"stage","version":5,
- * "outcome":"done"}, and "left_out" if any were. A line that can't be written is a warning in the log. At
- * AUDIT_MAX_BYTES a new file is started, so that a machine keeps at most two of that size.
+ * "outcome":"done","prev":"..."}, and "left_out" if any were. "prev" is the BLAKE2b-256 of the line before, zeros in
+ * the first one; audit.head holds that of the last. A line is on disk when this returns; one that can't be written is a
+ * warning in the log. At AUDIT_MAX_BYTES a new file is started, so that a machine keeps at most two of that size.
  */
 void audit_write(const struct versions *versions, const struct audit_entry *entry);
+
+/*
+ * True if no line of this machine's log was changed, removed, added or moved since it was written. *last: the hash of
+ * the last line, by which all before it are known. The error names the file and the line. Whoever can write to the
+ * folder can also make all hashes anew: only a hash that was noted elsewhere tells.
+ */
+bool audit_verify(const struct versions *versions, size_t *lines, char last[AUDIT_HASH_HEX + 1], struct error *error);
 
 /*
  * Limits the lines that unsigned requests may cause: a few at once, then one a minute. Starts as zeros; one thread at a

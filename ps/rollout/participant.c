@@ -530,7 +530,7 @@ static bool find_key(struct rollout_participant *participant, struct error *erro
         return error_set(error, "it runs without a config file, so there is no place to keep versions");
     }
     if (!participant_key_path(participant->config, path, sizeof path, error) ||
-        !operator_key_read_public(path, participant->public_key, error)) {
+        !operator_keys_read(path, &participant->operators, error)) {
         return false;
     }
     if (!versions_open(&participant->versions, participant->config->path, error)) {
@@ -548,7 +548,7 @@ static bool take_signed(struct rollout_participant *participant, const struct pa
                         struct manifest *manifest, struct error *error)
 {
     if (!find_key(participant, error) ||
-        !manifest_decode(manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
+        !manifest_decode(manifest, order->manifest, order->manifest_size, &participant->operators, error)) {
         return false;
     }
     snprintf(participant->author, sizeof participant->author, "%s", manifest->author);

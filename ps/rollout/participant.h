@@ -97,7 +97,7 @@ struct rollout_participant {
     bool leaving;  /* the host has to leave: nothing more to do */
     struct config_drift drift;
     struct versions versions;
-    uint8_t public_key[OPERATOR_PUBLIC_KEY];
+    struct operator_keys operators;
     uint64_t version;                   /* in force */
     char digest[CONFIG_DIGEST_HEX + 1]; /* of it */
     uint64_t target;                    /* staged; 0: none */

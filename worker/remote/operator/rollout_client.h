@@ -78,12 +78,15 @@ struct fleet_view {
 };
 
 /*
- * key: whose signatures count; NULL: none. here: this machine's own config. False if ps 0 does not answer, or claims
+ * keys: whose signatures count; NULL: none. here: this machine's own config. False if ps 0 does not answer, or claims
  * something that no fleet of this operator can have in force. Call fleet_view_free after a failure, too.
  */
 bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, const struct config *here,
-                    const uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error);
+                    const struct operator_keys *keys, struct error *error);
 void fleet_view_free(struct fleet_view *view);
+
+/* True if this is what the fleet runs, word for word. */
+bool fleet_view_is_running(const struct fleet_view *view, const struct manifest_config *config);
 
 /* --- The programs of a rollout --- */
 
