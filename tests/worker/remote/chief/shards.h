@@ -22,7 +22,6 @@
 #include "base/log.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/shard.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
 #include "worker/remote/exchange/requests.h"
 #include "worker/remote/transfer.h"

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
+#include "tests/own_clock.h"
 
 enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4, PAST = -5, TORN = -6 };
 enum { OTHER_REQUEST = -7 };
@@ -46,12 +47,9 @@ static struct bench {
 /* While it is set, this thread's clock stands still: no link's next try comes due. */
 static _Thread_local double stopped_s;
 
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
-    return stopped_s > 0 ? stopped_s : __real_clock_monotonic_s();
+    return stopped_s > 0 ? stopped_s : system_clock_s();
 }
 
 static bool take_write(struct server *server, struct channel *channel)
