@@ -1,6 +1,7 @@
 /* A machine's record of rollouts, beside its config: the manifests, the leader's state, and the audit log. */
 #include "ps/rollout/history.h"
 
+#include <fcntl.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
