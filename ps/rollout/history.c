@@ -2,6 +2,7 @@
 #include "ps/rollout/history.h"
 
 #include <fcntl.h>
+#include <sodium.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
