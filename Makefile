@@ -65,6 +65,7 @@ mbedtls_config := net/tls/mbedtls_config.h
 cppflags  := -I. -iquote net/tls -isystem build/deps/include -D_GNU_SOURCE -DMBEDTLS_CONFIG_FILE='"$(mbedtls_config)"'
 # Debuggers find unwind tables in trainer.debug; nothing in the program needs them.
 product   := -std=gnu11 -O3 -g $(mathflags) -ffunction-sections -fdata-sections -fstack-protector-strong \
+	-fstack-clash-protection $(if $(filter aarch64,$(machine)),-mbranch-protection=standard) \
 	-fno-asynchronous-unwind-tables -ffile-prefix-map=$(CURDIR)/= $(warnings)
 
 # Files named for an instruction set are compiled for it; everything else runs on any x86-64.
@@ -170,7 +171,8 @@ build/trainer.debug: $(objects) $(musl_libs) build/product/flags build/product/d
 
 # Code that runs once a second, or for people, should be small rather than fast.
 $(patsubst %.c,build/product/%.o,$(filter observe/% worker/remote/operator/% worker/observed.c \
-	worker/export/dashboard.c worker/export/first_layer.c ps/status.c net/tls/web.c,$(sources))): small := -Os
+	worker/export/dashboard.c worker/export/first_layer.c ps/status.c net/tls/web.c base/cli/% base/config/% \
+	base/process/% base/trust.c net/keygen.c net/credentials.c net/operator_key.c ps/rollout/%,$(sources))): small := -Os
 
 build/product/%.o: %.c build/product/flags $(musl_libs)
 	@mkdir -p $(@D)

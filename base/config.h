@@ -327,6 +327,7 @@ struct config_output {
 struct config_security {
     char *fleet_key; /* "" = fleet.key beside the config */
     bool insecure;   /* plain TCP, no authentication */
+    bool seccomp;    /* only the system calls that the role needs */
 };
 
 struct config_observe {

@@ -13,6 +13,7 @@
 #include <sodium.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/trust.h"
 #include "net/admission.h"
 #include "net/tls/tls.h"
@@ -181,6 +182,16 @@ static bool sort_out(struct credentials *credentials, const mbedtls_x509_crt *fo
     return member_parse(name, &credentials->member, error) || error_wrap(error, "%s: common name", path);
 }
 
+/* sodium_mlock, or sodium_munlock, which wipes, for the secrets that stay for as long as this process does. */
+static bool for_secrets(struct credentials *credentials, int (*call)(void *, size_t))
+{
+    const mbedtls_ecp_keypair *pair = mbedtls_pk_ec(credentials->key);
+    const mbedtls_mpi *secret = pair ? &pair->MBEDTLS_PRIVATE(d) : NULL;
+    return call(&credentials->token_keys, sizeof credentials->token_keys) == 0 &&
+           (!secret ||
+            call(secret->MBEDTLS_PRIVATE(p), secret->MBEDTLS_PRIVATE(n) * sizeof *secret->MBEDTLS_PRIVATE(p)) == 0);
+}
+
 bool credentials_load(struct credentials **credentials, const char *path, struct error *error)
 {
     mbedtls_x509_crt found;
@@ -212,6 +223,11 @@ bool credentials_load(struct credentials **credentials, const char *path, struct
         credentials_free(new);
         return false;
     }
+    if (!for_secrets(new, sodium_mlock)) {
+        log_warning("%s: the key may be swapped to disk, because it can't be locked in memory: %s; raise ulimit -l "
+                    "(LimitMEMLOCK=), or encrypt swap",
+                    path, strerror(errno));
+    }
     *credentials = new;
     return true;
 }
@@ -225,6 +241,7 @@ void credentials_free(struct credentials *credentials)
     mbedtls_ssl_config_free(&credentials->server);
     mbedtls_x509_crt_free(&credentials->own);
     mbedtls_x509_crt_free(&credentials->trusted);
+    for_secrets(credentials, sodium_munlock);
     mbedtls_pk_free(&credentials->key);
     sodium_memzero(&credentials->token_keys, sizeof credentials->token_keys);
     free(credentials);

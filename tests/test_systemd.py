@@ -104,6 +104,15 @@ def test_the_unit_is_one(trainer, root, tmp_path):
         assert result.returncode == 0 and not complaints, text_of(result)
 
 
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not here")
+@pytest.mark.parametrize("name", ["trainer@.service", "trainer-serve@.service"])
+def test_the_unit_is_exposed_little(root, name):
+    """0 is least, 10 most; what remains is that it uses the network."""
+    result = subprocess.run(["systemd-analyze", "security", "--offline=true", root / "deploy" / name],
+                            capture_output=True, text=True, timeout=240)
+    assert float(re.search(r"Overall exposure level for \S+: (\S+)", text_of(result))[1]) <= 1.2
+
+
 def test_serving_has_a_user_and_a_folder_of_its_own(root):
     """A server, which strangers send requests to, can't read a fleet's key."""
     declared = (root / "deploy/sysusers.conf").read_text() + (root / "deploy/tmpfiles.conf").read_text()

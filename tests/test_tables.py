@@ -6,6 +6,7 @@ import datetime
 import gzip
 import io
 import json
+import math
 import os
 import pathlib
 import platform
@@ -67,7 +68,8 @@ def test_a_classification_from_csv(trainer, cancer, tmp_path):
                    "--train_dir=run", cwd=tmp_path)
     done = result.done
     threshold = done["threshold"]
-    assert threshold == float(tensors(newest(tmp_path / "run"))[1]["threshold"]) and 0 < threshold < 1
+    kept = float(tensors(newest(tmp_path / "run"))[1]["threshold"])
+    assert math.isclose(threshold, kept, rel_tol=1e-15) and 0 < threshold < 1  # JSON has 15 digits of it
     assert done["classes"] == ["benign", "malignant"]
 
     scaler = StandardScaler().fit(x_train)

@@ -129,8 +129,8 @@ struct engine_options {
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error);
 
 /*
- * An upper bound of what cpu_engine_create takes for one thread, batches of 1 and no slots, so that a server can refuse
- * a model for which there is no memory.
+ * An upper bound of what ensemble_create_on_cpu takes for one thread, batches of 1 and no slots, so that a server can
+ * refuse a model for which there is no memory.
  */
 size_t cpu_engine_most_bytes(const struct model *model);
 

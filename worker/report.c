@@ -118,6 +118,12 @@ static void format_chosen(char *text, size_t size, const struct config *config)
                                         "train_steps", "epochs",        "patience"};
     size_t used = 0;
     text[0] = '\0';
+    if (config_is_of_table(config) && config_was_chosen(config, "model", "ensemble")) {
+        used = (size_t)snprintf(text, size, "ensemble");
+    }
+    if (config->train.ema_decay > 0 && config_was_chosen(config, "train", "ema_decay")) {
+        used += (size_t)snprintf(text + used, size - used, "%sema_decay", used > 0 ? ", " : "");
+    }
     for (size_t i = 0; i < sizeof names / sizeof *names && used < size; i++) {
         if (config_was_chosen(config, "train", names[i])) {
             used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? ", " : "", names[i]);

@@ -5,6 +5,7 @@
 #include "base/cli/commands.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/process/confine.h"
 #include "base/process/restart.h"
 #include "base/process/signals.h"
 #include "base/profile.h"
@@ -195,6 +196,9 @@ static int run_train(const struct command_call *call)
     const char *profile = call->config->output.profile;
     if (command_switch(call, "supervise") && !supervise_is_child()) {
         return supervise(call->arguments);
+    }
+    if (config.security.seccomp) {
+        confine_or_warn(config.cluster.job_name == JOB_PS ? CONFINE_PS : CONFINE_LAUNCHER);
     }
     if (!config.output.shared_files) {
         file_keep_private();

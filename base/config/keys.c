@@ -156,7 +156,8 @@ const struct config_key config_keys[] = {
     {"model", "ensemble", KEY_TEXT, AT(model.ensemble), .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .omit_default = true,
      .description = "several nets in one model, whose probabilities or numbers are averaged: view:count,..., as "
-                    "raw:2; auto = one net"},
+                    "raw:2; auto = one net; for tables on one machine, if neither layers nor hidden are set, "
+                    "raw:1,ple:1 or, without numbers, raw:2"},
 
     {"train", "optimizer", KEY_WORD, AT(train.optimizer), .words = optimizers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -244,9 +245,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "each step subtracts learning rate x weight_decay x the weights, separately from the gradient "
                     "(as in AdamW)"},
-    {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .maximum = 1, .below_maximum = true, .initial = "0",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "evaluate with exponential moving averages of the parameters, with this decay rate; 0 = off"},
+    {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .takes_auto = true, .maximum = 1, .below_maximum = true,
+     .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "evaluate with exponential moving averages of the parameters, with this decay rate; 0 = off; auto "
+                    "= 0.99 for tables on one machine, if neither layers nor hidden are set, else 0"},
     {"train", "batch_size", KEY_COUNT, AT(train.batch_size), .takes_auto = true, .minimum = 1, .maximum = 65536,
      .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "examples per batch; auto = of a table 1/32 of the training rows, from 16 to 256, and of pictures "
@@ -475,7 +477,8 @@ const struct config_key config_keys[] = {
     {"data", "encoding", KEY_WORD, AT(data.encoding), .words = encodings, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "inputs of a table's numbers: one (none), or one for each of its bins, which fill up one after the "
-                    "other (ple, piecewise linear); auto = none"},
+                    "other (ple, piecewise linear); auto = what the nets of model.ensemble take, and none for a "
+                    "single one"},
     {"data", "bins", KEY_COUNT, AT(data.bins), .minimum = 2, .maximum = CONFIG_MOST_BINS, .initial = "16",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "bins of a number with encoding=ple, of equal counts of training rows; numbers with few different "
@@ -545,6 +548,9 @@ const struct config_key config_keys[] = {
     {"security", "insecure", KEY_SWITCH, AT(security.insecure), .initial = "false",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "no encryption and no authentication: plain TCP between members"},
+    {"security", "seccomp", KEY_SWITCH, AT(security.seccomp), .initial = "true",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "confine this process to the system calls that its role needs, by a filter in the kernel"},
 
     {"observe", "http", KEY_TEXT, AT(observe.http), .initial = "", .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
      .description = "address, host:port, at which this process serves a page, Prometheus metrics and JSON about its "

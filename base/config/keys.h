@@ -146,7 +146,7 @@ bool flags_switch(const char *text, bool *on);
  */
 void config_fill_in(struct config *config);
 
-/* Reads the nets of model.ensemble into the model; "auto": one. */
+/* Reads the nets of model.ensemble, if it was not "auto" or config_fill_in has run, into the model. */
 bool config_take_ensemble(struct config *config, struct error *error);
 
 /* The error names file, line and column, or the flag, of one of the keys concerned. */

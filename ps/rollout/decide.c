@@ -124,7 +124,8 @@ static bool is_behind(const struct rollout_member *member, uint64_t fallback)
     return member->listed && may_be_off(member->who) && member->version != fallback;
 }
 
-void members_note_absent(struct rollout *rollout, double now_s)
+/* Sets the rollout's `absent`: workers that are off, or in another version than the fallback. */
+static void members_note_absent(struct rollout *rollout, double now_s)
 {
     rollout->absent = (struct rollout_absent){{0}};
     for (int i = 0; i < rollout->count; i++) {
@@ -169,7 +170,12 @@ static bool is_first_to_try(const struct rollout *rollout, const struct rollout_
            member->takes_part && waves_place(rollout, member->who) < rollout->wave;
 }
 
-void members_drop_silent(struct rollout *rollout, double now_s)
+/*
+ * A member that nobody awaits may leave without a word. But a canary that hangs in the new program is just as silent,
+ * so it has time to come back and report that before another one tries the same. Until then it doesn't count as ready,
+ * whatever it reported before.
+ */
+static void members_drop_silent(struct rollout *rollout, double now_s)
 {
     for (int i = 0; i < rollout->count; i++) {
         struct rollout_member *member = &rollout->members[i];
@@ -230,7 +236,8 @@ static bool works_in_program(const struct rollout *rollout, const struct rollout
     return !rollout->brings_program || (member->runs_target && steps);
 }
 
-bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
+/* True if this member has done what the current state requires of all, or takes no part. */
+static bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member)
 {
     const bool live = rollout->kind == ROLLOUT_LIVE;
     const bool may_wait = rollout->waits && member->who.role == MEMBER_WORKER;

@@ -297,16 +297,6 @@ bool rollout_is_here(const struct rollout_member *member, double now_s);
 /* The number of members that take part. */
 int rollout_count_members(const struct rollout *rollout);
 
-/* Sets the rollout's `absent`: workers that are off, or in another version than the fallback. */
-void members_note_absent(struct rollout *rollout, double now_s);
-
-/*
- * A member that nobody awaits may leave without a word. But a canary that hangs in the new program is just as silent,
- * so it has time to come back and report that before another one tries the same. Until then it doesn't count as ready,
- * whatever it reported before.
- */
-void members_drop_silent(struct rollout *rollout, double now_s);
-
 /* --- Decisions --- */
 
 const char *rollout_state_name(enum rollout_state state);
@@ -358,9 +348,6 @@ void rollout_delivered(struct rollout *rollout, struct member who);
  * before it can take part in one.
  */
 enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_force, uint64_t version);
-
-/* True if this member has done what the current state requires of all, or takes no part. */
-bool rollout_is_in(const struct rollout *rollout, const struct rollout_member *member);
 
 /* "switching at step 1200: 3 of 4 members are there, waiting for worker 1" */
 void rollout_describe(const struct rollout *rollout, char *text, size_t size);

@@ -1,688 +1,670 @@
-/* The decisions of a rollout, with the test's own clock and members. */
-#include "tests/ps/rollout/deciding.h"
+/*
+ * The decisions of a rollout, from scenarios (tests/scenario.h; decide.txt and others beside this file): a leader with
+ * a clock, the reports of members, what host and operator do; then what it decides. MEMBERS are `ps 0`, `worker 3`,
+ * `all` (the listed ones), `everyone` (also those that may join), joined by `and`, or `all but worker 2`.
+ *
+ *     fleet PS WORKERS [ROOM]  a new one, of which nothing was heard, with room for so many workers. At first: 2 3
+ *     begin KIND [PLAN] [refused "text"]      KIND: live, local, job or program; PLAN: see take_plan
+ *     resume STATE KIND [PLAN] a leader that was restarted finds that on its disk
+ *     restart [PLAN]           it is killed, and its next process finds what was stored
+ *     MEMBERS PHASE [in 2] [of 9] [unready] [other] [steps 7] [kind 1] ["why"]      a report: the version in force, the
+ *                              version it is about, that another program runs, steps and architecture
+ *     training [not] NAME [VALUE]...          what is known of training: see take_vitals
+ *     tick; abort; continue    the last two may be `refused "text"`
+ *     extend 30; transfer; told MEMBERS       the leader stood still; programs move; orders were sent
+ *
+ *     is STATE ["reason"]; done; refused ["reason"]; undone ["reason"]        where it is, or how it ended
+ *     order MEMBERS ORDER; at-step 1200; reads "how it is described"; holds; trains; risky; safe
+ *     count 5; restarting 2; off MEMBERS; on MEMBERS; here MEMBERS; gone MEMBERS; changed; unchanged
+ *     catch-up 7 4 ORDER       for a member in version 4 while 7 is in force
+ *
+ * Or members that do at once what they are told, four times a second, until there is a state, so many members run the
+ * target, or some seconds have passed:
+ *
+ *     play STATE; play run 5; play for 30; play paused; play resumed
+ *     model MEMBERS [not] silent|fails|kind 1|in 2; model [not] idle|other; model speed OLD NEW
+ *     run 12; most 1; since 5 30              in the target now, or at most while played; seconds since `mark`
+ */
+#include "tests/scenario.h"
 
 #include <math.h>
-#include <string.h>
 
-#include "tests/random.h"
+#include "ps/rollout/decide.h"
 
-static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROLLOUT_LIVE, .healthy_s = 5},
-                                 local = {.target = 2, .fallback = 1, .kind = ROLLOUT_LOCAL, .healthy_s = 5},
-                                 whole = {.target = 2, .fallback = 1, .kind = ROLLOUT_JOB, .healthy_s = 5};
+enum { MOST = 2100, MODELS = 16, NAMES = 12 };
+static const double TICK_S = 0.25;
 
-static void begin_with(const struct rollout_vitals *vitals)
+/* What the model of a member has become. */
+struct model {
+    uint64_t version;
+    bool runs, fails, failed, silent; /* failed: back in the old program */
+    int architecture;
+    double steps;
+};
+
+static struct {
+    struct rollout rollout;
+    struct rollout_vitals vitals;
+    struct rollout_plan plan; /* the last */
+    uint64_t changes;         /* as last seen */
+    int listed, ps, workers, room;
+    bool is_played, idle, other, saved;
+    double speed[2], mark_s;
+    int most;
+    struct model models[MODELS];
+} at;
+
+struct members {
+    int count;
+    struct member who[MOST];
+};
+
+static const char *const phases[NAMES] = {"here",   "staged", "switched", "back", "restored",
+                                          "failed", "late",   "tried",    "saved"},
+                         *const orders[NAMES] = {"nothing", "stage", "switch",  "back",   "restore",
+                                                 "try",     "save",  "restart", "return", "catch-up"},
+                         *const kinds[NAMES] = {"live", "local", "job", "program"};
+
+static void make_fleet(int ps, int workers, int room)
 {
-    assert_true(rollout_begin(&rollout, &live, vitals, 0, message));
-    assert_int_equal(rollout.state, ROLLOUT_STAGING);
+    rollout_destroy(&at.rollout);
+    assert_true(rollout_create(&at.rollout, ps, workers, room));
+    at.ps = ps;
+    at.workers = workers;
+    at.room = room;
+    at.listed = ps + workers;
 }
 
-static void begin_at_0(void)
+static void scenario_enter(void)
 {
-    begin_with(&fine);
-}
-
-static void watch_from_1(void)
-{
-    begin_at_0();
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &fine, 0.5);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
-    all_say(PHASE_SWITCHED, 1);
-    rollout_tick(&rollout, &fine, 1);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-}
-
-static void goes_all_the_way(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    begin_at_0();
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_STAGE);
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &vitals, 0.5);
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_SWITCH);
-    assert_true(rollout.step >= 1000 + 100); /* members have time to learn of it */
-    all_say(PHASE_SWITCHED, 3);
-    rollout_tick(&rollout, &vitals, 3);
-    for (int quarter = 12; quarter < 32; quarter++) {
-        const double now_s = quarter / 4.0;
-        assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-        vitals.global_step += 25;
-        all_say(PHASE_SWITCHED, now_s);
-        rollout_tick(&rollout, &vitals, now_s);
+    memset(&at, 0, sizeof at);
+    at.vitals = (struct rollout_vitals){.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
+    at.speed[0] = at.speed[1] = 100;
+    for (int i = 0; i < MODELS; i++) {
+        at.models[i].version = 1;
     }
-    rollout_tick(&rollout, &vitals, 8);
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    assert_int_equal(rollout.outcome, OUTCOME_DONE);
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_NOTHING);
+    make_fleet(2, 3, 3);
 }
 
-/* If training is over nothing more can be learnt of the target: it stays. */
-static void the_job_is_done_while_it_is_watched(void **state)
+static void scenario_leave(void)
 {
-    (void)state;
-    struct rollout_vitals over = fine;
-    watch_from_1();
-    over.training = false;
-    over.over = true;
-    rollout_tick(&rollout, &over, 3.25);
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+    rollout_destroy(&at.rollout);
 }
 
-/* Members on busy machines report seldom, and learn of the step late; so it is further ahead. */
-static void slow_members_get_more_time(void **state)
+/* --- Who --- */
+
+static bool take_member(struct scenario_words *words, struct member *who)
 {
-    (void)state;
-    begin_at_0();
-    all_say(PHASE_NONE, 0.5);
-    all_say(PHASE_STAGED, 0.6);
-    rollout_tick(&rollout, &fine, 0.6);
-    const int64_t quick = rollout.step;
-    rollout.state = ROLLOUT_IDLE;
-    begin_at_0();
-    all_say(PHASE_NONE, 0.5);
-    say(chief, PHASE_STAGED, 3.5);
-    all_say(PHASE_STAGED, 3.6);
-    rollout_tick(&rollout, &fine, 3.6);
-    assert_true(rollout.step >= quick + 3 * 280 && rollout.step <= 1000 + 20 + 20 * 100);
-
-    /* Training slowed down by staging is as fast again afterwards. */
-    struct rollout_vitals slow = fine;
-    slow.steps_per_s = 10;
-    rollout.state = ROLLOUT_IDLE;
-    begin_at_0();
-    rollout_tick(&rollout, &fine, 0.1);
-    all_say(PHASE_NONE, 0.5);
-    all_say(PHASE_STAGED, 0.6);
-    rollout_tick(&rollout, &slow, 0.6);
-    assert_int_equal(rollout.step, quick);
-}
-
-static void one_at_a_time(void **state)
-{
-    (void)state;
-    struct rollout_vitals waiting = fine;
-    waiting.training = false;
-    assert_false(rollout_begin(&rollout, &live, &waiting, 0, message));
-    begin_at_0();
-    assert_false(rollout_begin(&rollout, &whole, &fine, 0, message));
-    assert_non_null(strstr(message, "only one can be at a time"));
-}
-
-/* By train_steps or epochs: on proposal, and when the step to switch at, or the saved one, is there. */
-static void a_job_that_would_be_over_is_not_begun(void **state)
-{
-    (void)state;
-    struct rollout_plan plan = live;
-    struct rollout_vitals vitals = fine;
-    plan.last_step = 1000;
-    assert_false(rollout_begin(&rollout, &plan, &vitals, 0, message));
-    assert_non_null(strstr(message, "the job would be over after step 1000"));
-    plan.last_step = 1010;
-    assert_true(rollout_begin(&rollout, &plan, &vitals, 0, message));
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &vitals, 0.5);
-    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
-    assert_non_null(strstr(rollout.reason, "the job would be over after step 1010"));
-    plan.kind = ROLLOUT_JOB;
-    assert_true(rollout_begin(&rollout, &plan, &vitals, 1, message));
-    all_say(PHASE_STAGED, 2);
-    rollout_tick(&rollout, &vitals, 2);
-    say(chief, PHASE_TRIED, 3);
-    rollout_tick(&rollout, &vitals, 3);
-    assert_int_equal(rollout.state, ROLLOUT_SAVING);
-    vitals.global_step = 1010;
-    say(chief, PHASE_SAVED, 4);
-    rollout_tick(&rollout, &vitals, 4);
-    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
-}
-
-static void nothing_changes_before_all_have_staged(void **state)
-{
-    (void)state;
-    begin_at_0();
-    all_say(PHASE_STAGED, 0.5);
-    say((struct member){MEMBER_WORKER, 2}, PHASE_FAILED, 0.6);
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
-    assert_string_equal(rollout.reason, "worker 2: can't");
-    begin_at_0();
-    all_say(PHASE_STAGED, 0.5);
-    say((struct member){MEMBER_WORKER, 2}, PHASE_NONE, 0.6);
-    rollout_tick(&rollout, &fine, ROLLOUT_STAGE_S - 1);
-    assert_int_equal(rollout.state, ROLLOUT_STAGING);
-    rollout_tick(&rollout, &fine, ROLLOUT_STAGE_S);
-    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
-    assert_non_null(strstr(rollout.reason, "worker 2 did not stage it"));
-}
-
-/* All go back, then the checkpoint, then it is over. */
-static void assert_goes_back(double now_s)
-{
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_BACK);
-    all_say(PHASE_SWITCHED, now_s);
-    rollout_tick(&rollout, &fine, now_s + 1000); /* never aborted */
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    all_say(PHASE_BACK, now_s + 1000);
-    rollout_tick(&rollout, &fine, now_s + 1000);
-    assert_int_equal(rollout.state, ROLLOUT_RESTORING);
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_RESTORE);
-    assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_PS, 0}), ORDER_BACK);
-    say(chief, PHASE_RESTORED, now_s + 1001);
-    rollout_tick(&rollout, &fine, now_s + 1001);
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
-}
-
-static void goes_back_from_what_does_no_good(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    watch_from_1();
-    vitals.loss = NAN;
-    rollout_tick(&rollout, &vitals, 2);
-    assert_goes_back(2);
-
-    watch_from_1();
-    vitals.loss = 100;
-    rollout_tick(&rollout, &vitals, 2);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING); /* one batch proves nothing */
-    rollout_tick(&rollout, &vitals, 3.5);
-    assert_goes_back(4);
-
-    watch_from_1();
-    rollout_tick(&rollout, &fine, 1 + ROLLOUT_IDLE_TIMEOUT_S); /* no reports since */
-    assert_goes_back(20);
-
-    watch_from_1();
-    rollout.healthy_s = 1000;
-    for (int now_s = 2; now_s < 1 + ROLLOUT_STANDING_S; now_s++) {
-        all_say(PHASE_SWITCHED, now_s);
-        rollout_tick(&rollout, &fine, now_s);
-        assert_int_equal(rollout.state, ROLLOUT_WATCHING);
+    const bool is_ps = scenario_has(words, "ps");
+    if (!is_ps && !scenario_has(words, "worker")) {
+        return false;
     }
-    rollout_tick(&rollout, &fine, 1 + ROLLOUT_STANDING_S);
-    assert_non_null(strstr(rollout.reason, "no step was made"));
-    assert_goes_back(30);
-
-    watch_from_1();
-    assert_true(rollout_abort(&rollout, 2, message));
-    assert_false(rollout_abort(&rollout, 2, message));
-    assert_goes_back(3);
-    assert_false(rollout_abort(&rollout, 2000, message));
-
-    begin_at_0();
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &fine, 0.5);
-    say((struct member){MEMBER_PS, 1}, PHASE_LATE, 1);
-    assert_goes_back(2);
-
-    begin_at_0();
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &fine, 0.5);
-    vitals = fine;
-    vitals.loss = NAN; /* of a worker that got new parameters from the other ps: ps 0 will never reach the step */
-    say((struct member){MEMBER_PS, 1}, PHASE_SWITCHED, 1);
-    rollout_tick(&rollout, &vitals, 1);
-    assert_goes_back(2);
+    *who = (struct member){is_ps ? MEMBER_PS : MEMBER_WORKER, (int)scenario_number(words)};
+    return true;
 }
 
-/* A worker that has just joined again reports no loss, and others still that of an abandoned model. */
-static void losses_are_compared_with_those_of_the_model_that_is_changed(void **state)
+/* count 0: the next word names no members. */
+static void take_members(struct scenario_words *words, struct members *members)
 {
-    (void)state;
-    struct rollout_vitals vitals = fine, unsure = fine;
-    unsure.loss = 0.1;
-    unsure.chance_loss = 2.3;
-    unsure.unsure = true;
-
-    /* No loss is known from before the switch: an untrained model's counts instead. */
-    begin_with(&unsure);
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &unsure, 0.5);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
-    assert_true(rollout.loss_before == 2.3);
-    all_say(PHASE_SWITCHED, 1);
-    vitals.loss = 5;
-    rollout_tick(&rollout, &vitals, 1);
-    rollout_tick(&rollout, &vitals, 2);
-    rollout_tick(&rollout, &vitals, 3.5);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    vitals.loss = 11;
-    rollout_tick(&rollout, &vitals, 4);
-    rollout_tick(&rollout, &vitals, 5.5);
-    assert_goes_back(6);
-
-    /* By then all have reported theirs: 0.5, so that 5 is worse. */
-    begin_with(&unsure);
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &fine, 0.5);
-    assert_true(rollout.loss_before == 0.5);
-    all_say(PHASE_SWITCHED, 1);
-    vitals.loss = 5;
-    rollout_tick(&rollout, &vitals, 1);
-    rollout_tick(&rollout, &vitals, 2);
-    rollout_tick(&rollout, &vitals, 3.5);
-    assert_goes_back(4);
-
-    /* A loss of unknown origin: it must stay finite. */
-    unsure.chance_loss = INFINITY;
-    begin_with(&unsure);
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &unsure, 0.5);
-    all_say(PHASE_SWITCHED, 1);
-    vitals.loss = 1e30;
-    rollout_tick(&rollout, &vitals, 1);
-    rollout_tick(&rollout, &vitals, 2);
-    rollout_tick(&rollout, &vitals, 3.5);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    vitals.loss = INFINITY;
-    rollout_tick(&rollout, &vitals, 3);
-    assert_goes_back(4);
-}
-
-static void a_loss_that_flickers_is_let_pass(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    watch_from_1();
-    for (int half = 3; half < 12; half++) {
-        const double now_s = half / 2.0;
-        vitals.loss = now_s - floor(now_s) > 0.2 ? 100 : 0.5;
-        vitals.global_step += 10;
-        all_say(PHASE_SWITCHED, now_s);
-        rollout_tick(&rollout, &vitals, now_s);
-    }
-    vitals.loss = 0.5;
-    rollout_tick(&rollout, &vitals, 6.5);
-    assert_int_equal(rollout.outcome, OUTCOME_DONE);
-}
-
-/* A lost ps comes back without the schedule, and the others would start it alone. */
-static void a_model_that_is_restored_while_members_switch_goes_back(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    vitals.generation = 4;
-    begin_at_0();
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &vitals, 0.5);
-    rollout_tick(&rollout, &vitals, 0.6);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
-    vitals.generation = 5;
-    vitals.global_step = 990;
-    all_say(PHASE_SWITCHED, 1);
-    rollout_tick(&rollout, &vitals, 1);
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    assert_non_null(strstr(rollout.reason, "the model was restored while members switched"));
-}
-
-/* A short healthy_s proves nothing before a gradient of the new parameters has arrived. */
-static void a_watch_waits_for_steps_that_tell(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    vitals.under_way = 3;
-    begin_at_0();
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &vitals, 0.5);
-    all_say(PHASE_SWITCHED, 1);
-    rollout_tick(&rollout, &vitals, 1);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    for (int second = 2; second < 9; second++) { /* slow: half a step a second */
-        all_say(PHASE_SWITCHED, second);
-        vitals.global_step = fine.global_step + second / 2;
-        rollout_tick(&rollout, &vitals, second);
-        assert_int_equal(rollout.state, second < 8 ? ROLLOUT_WATCHING : ROLLOUT_IDLE);
-    }
-    assert_int_equal(rollout.outcome, OUTCOME_DONE);
-}
-
-/* After a restore, steps are repeated: that is no standstill, and the proof starts over. */
-static void steps_that_are_made_again_count(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    watch_from_1();
-    vitals.global_step = 400;
-    for (int second = 2; second < 40 && rollout.state == ROLLOUT_WATCHING; second++) {
-        all_say(PHASE_SWITCHED, second);
-        rollout_tick(&rollout, &vitals, second);
-        vitals.global_step += second > 5;
-    }
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    assert_int_equal(rollout.outcome, OUTCOME_DONE);
-    assert_true(vitals.global_step < 500);
-}
-
-/* A member that left, or has no model, is not healthy. */
-static void a_watch_waits_for_members_that_are_not_ready(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    const struct rollout_report absent = {
-        .phase = PHASE_SWITCHED, .version = 1, .target = 2, .ready = false, .message = ""};
-    watch_from_1();
-    for (int second = 2; second < 12; second++) {
-        all_say(PHASE_SWITCHED, second);
-        rollout_on_report(&rollout, chief, &absent, second);
-        vitals.global_step += 10;
-        rollout_tick(&rollout, &vitals, second);
-        assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    }
-}
-
-/* The leader's machine was suspended: nobody was heard from meanwhile, and nobody is to blame. */
-static void a_leader_that_stood_still_blames_nobody(void **state)
-{
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    for (int told = 0; told < 2; told++) {
-        watch_from_1();
-        if (told) {
-            rollout_extend_deadlines(&rollout, 30);
-        }
-        vitals.global_step += 10;
-        rollout_tick(&rollout, &vitals, 31.1);
-        assert_int_equal(rollout.state, told ? ROLLOUT_WATCHING : ROLLOUT_GOING_BACK);
-        rollout.state = ROLLOUT_IDLE;
-    }
-}
-
-static void who_was_away_catches_up(void **state)
-{
-    (void)state;
-    rollout.target = 7;
-    rollout.fallback = 4;
-    rollout.kind = ROLLOUT_LIVE;
-    assert_int_equal(rollout_catch_up(&rollout, 7, 7), ORDER_NOTHING);
-    assert_int_equal(rollout_catch_up(&rollout, 7, 4), ORDER_SWITCH);
-    assert_int_equal(rollout_catch_up(&rollout, 7, 3), ORDER_CATCH_UP);
-    assert_int_equal(rollout_catch_up(&rollout, 7, 8), ORDER_NOTHING); /* ahead: it waits */
-    assert_int_equal(rollout_catch_up(&rollout, 4, 7), ORDER_BACK);
-    assert_int_equal(rollout_catch_up(&rollout, 4, 3), ORDER_CATCH_UP);
-    assert_int_equal(rollout_catch_up(&rollout, 4, 6), ORDER_CATCH_UP); /* rolled back before 7 came */
-    assert_int_equal(rollout_catch_up(&rollout, 4, 8), ORDER_NOTHING);
-    assert_int_equal(rollout_catch_up(&rollout, 5, 3), ORDER_NOTHING); /* ps 0 is on neither */
-    rollout.kind = ROLLOUT_JOB;
-    assert_int_equal(rollout_catch_up(&rollout, 7, 4), ORDER_CATCH_UP);
-    assert_int_equal(rollout_catch_up(&rollout, 4, 7), ORDER_CATCH_UP);
-}
-
-static void a_leader_that_was_away_goes_back(void **state)
-{
-    (void)state;
-    rollout_resume(&rollout, ROLLOUT_IDLE, &live, 0.5, "", 0);
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    rollout_resume(&rollout, ROLLOUT_STAGING, &live, 0.5, "", 0);
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN);
-    for (int from = ROLLOUT_SWITCHING; from <= ROLLOUT_RESTORING; from++) {
-        rollout_resume(&rollout, (enum rollout_state)from, &live, 0.5, "the loss", 0);
-        assert_goes_back(1);
-    }
-}
-
-/* --- Members that restart --- */
-
-/* A member's version, as it reports after a restart. */
-static void is_in(struct member who, uint64_t version, bool ready, double now_s)
-{
-    const struct rollout_report report = {
-        .phase = PHASE_STAGED, .version = version, .target = rollout.target, .ready = ready, .message = ""};
-    rollout_on_report(&rollout, who, &report, now_s);
-}
-
-static void all_are_in(uint64_t version, double now_s)
-{
-    for (int i = 0; i < rollout.count; i++) {
-        is_in(rollout.members[i].who, version, true, now_s);
-    }
-}
-
-static void stage_at_0(const struct rollout_plan *plan)
-{
-    assert_true(rollout_begin(&rollout, plan, &fine, 0, message));
-    all_say(PHASE_STAGED, 0.5);
-    rollout_tick(&rollout, &fine, 0.5);
-}
-
-static void save_whole_at_1(void)
-{
-    stage_at_0(&whole);
-    assert_int_equal(rollout.state, ROLLOUT_TRYING);
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_TRY);
-    assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_WORKER, 1}), ORDER_STAGE);
-    say(chief, PHASE_TRIED, 0.6);
-    rollout_tick(&rollout, &fine, 0.6);
-    assert_int_equal(rollout.state, ROLLOUT_SAVING);
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_SAVE);
-    say(chief, PHASE_SAVED, 1);
-    rollout_tick(&rollout, &fine, 1);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
-}
-
-static void a_job_starts_anew_and_its_leader_last(void **state)
-{
-    (void)state;
-    const struct member leader = {MEMBER_PS, 0};
-    struct rollout_vitals vitals = fine;
-    save_whole_at_1();
-    for (int i = 0; i < rollout.count; i++) {
-        const struct member who = rollout.members[i].who;
-        if (who.role != leader.role || who.index != leader.index) {
-            assert_int_equal(rollout_order(&rollout, leader), ORDER_STAGE);
-            assert_int_equal(rollout_order(&rollout, who), ORDER_RESTART);
-            rollout_delivered(&rollout, who);
-            rollout_tick(&rollout, &fine, 1.1);
+    struct member who;
+    const bool all = scenario_has(words, "all"), everyone = !all && scenario_has(words, "everyone");
+    members->count = 0;
+    for (int i = 0; i < at.rollout.count && (all || everyone); i++) {
+        if (everyone || i < at.listed) {
+            members->who[members->count++] = at.rollout.members[i].who;
         }
     }
-    assert_int_equal(rollout_order(&rollout, leader), ORDER_RESTART);
-    /* Its next process finds this on disk. */
-    rollout_resume(&rollout, ROLLOUT_SWITCHING, &whole, 0.5, "", 2);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
-    all_are_in(2, 2.5);
-    is_in(chief, 2, false, 2.5); /* it is still restoring */
-    rollout_tick(&rollout, &vitals, 2.5);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
-    is_in(chief, 2, true, 3);
-    rollout_tick(&rollout, &vitals, 3);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    vitals.global_step += 10;
-    all_are_in(2, 8.1);
-    rollout_tick(&rollout, &vitals, 8.1);
-    assert_int_equal(rollout.outcome, OUTCOME_DONE);
+    const bool but = (all || everyone) && scenario_has(words, "but");
+    while (((!all && !everyone) || but) && take_member(words, &who)) {
+        for (int i = 0; but && i < members->count; i++) {
+            if (members->who[i].role == who.role && members->who[i].index == who.index) {
+                members->who[i] = members->who[--members->count];
+            }
+        }
+        if (!but) {
+            members->who[members->count++] = who;
+        }
+        if (!scenario_has(words, "and")) {
+            break;
+        }
+    }
 }
 
-static void a_job_that_does_no_good_goes_back(void **state)
+static int place_of(struct scenario_words *words, struct member who)
 {
-    (void)state;
-    struct rollout_vitals vitals = fine;
-    stage_at_0(&whole);
-    say(chief, PHASE_FAILED, 0.7);
-    assert_int_equal(rollout.outcome, OUTCOME_NOT_BEGUN); /* only worker 0 has tried it */
-
-    save_whole_at_1();
-    all_are_in(2, 2);
-    rollout_tick(&rollout, &fine, 2);
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-    vitals.loss = NAN;
-    rollout_tick(&rollout, &vitals, 3);
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    assert_int_equal(rollout_order(&rollout, chief), ORDER_RETURN);
-    rollout_tick(&rollout, &fine, 4.5);
-    assert_int_equal(rollout_order(&rollout, (struct member){MEMBER_PS, 0}), ORDER_RETURN);
-    rollout_resume(&rollout, ROLLOUT_GOING_BACK, &whole, 0.5, "the loss", 5);
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    all_are_in(1, 6);
-    rollout_tick(&rollout, &fine, 6);
-    assert_int_equal(rollout.state, ROLLOUT_IDLE);
-    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
-    assert_string_equal(rollout.reason, "the loss");
-
-    /* A member that could not start in it reports that after it was brought back. */
-    save_whole_at_1();
-    all_are_in(2, 2);
-    say((struct member){MEMBER_WORKER, 2}, PHASE_FAILED, 3);
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-
-    /* One that never returns does not hold up the others for ever. */
-    rollout.state = ROLLOUT_IDLE;
-    save_whole_at_1();
-    rollout_tick(&rollout, &fine, 1 + ROLLOUT_SWITCH_S);
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    assert_non_null(strstr(rollout.reason, "did not restart"));
+    for (int i = 0; i < at.rollout.count; i++) {
+        if (at.rollout.members[i].who.role == who.role && at.rollout.members[i].who.index == who.index) {
+            return i;
+        }
+    }
+    scenario_fail(words, "there is no such member");
 }
 
-/* The members that are told to restart now. */
-static int count_told(void)
+/* By its name on disk, with "-" for a space. */
+static enum rollout_state take_state(struct scenario_words *words)
+{
+    char name[32];
+    enum rollout_state state = ROLLOUT_IDLE;
+    snprintf(name, sizeof name, "%s", scenario_word(words));
+    for (char *dash = strchr(name, '-'); dash; dash = strchr(name, '-')) {
+        *dash = ' ';
+    }
+    if (!rollout_state_by_name(name, &state)) {
+        scenario_fail(words, "\"%s\" is no state", name);
+    }
+    return state;
+}
+
+/* --- Plans --- */
+
+/* "10%" or "3". */
+static uint32_t take_amount(struct scenario_words *words)
+{
+    char *end;
+    const uint32_t number = (uint32_t)strtoul(scenario_word(words), &end, 10);
+    return number | (*end == '%' ? ROLLOUT_PERCENT : 0);
+}
+
+static struct rollout_demand take_demand(struct scenario_words *words)
+{
+    const int listed = (int)scenario_number(words);
+    return (struct rollout_demand){.listed = listed, .least = (int)scenario_number(words)};
+}
+
+static void take_kind(struct scenario_words *words)
+{
+    const int kind = scenario_choice(words, kinds, NAMES, "kind of rollout");
+    at.plan = (struct rollout_plan){.target = 2, .fallback = 1, .healthy_s = 5};
+    at.plan.kind = kind == 3 ? ROLLOUT_LOCAL : (enum rollout_kind)kind;
+    at.plan.brings_program = kind == 3;
+}
+
+static void take_plan(struct scenario_words *words)
+{
+    struct rollout_plan *plan = &at.plan;
+    struct members off;
+    for (bool more = true; more;) {
+        if (scenario_has(words, "versions")) {
+            plan->fallback = (uint64_t)scenario_number(words);
+            plan->target = (uint64_t)scenario_number(words);
+        } else if (scenario_has(words, "healthy")) {
+            plan->healthy_s = scenario_number(words);
+        } else if (scenario_has(words, "last")) {
+            plan->last_step = (int64_t)scenario_number(words);
+        } else if (scenario_has(words, "from")) {
+            plan->from = take_demand(words);
+        } else if (scenario_has(words, "to")) {
+            plan->to = take_demand(words);
+        } else if (scenario_has(words, "wave")) {
+            plan->waves.items[plan->waves.count++] = take_amount(words);
+        } else if (scenario_has(words, "budget")) {
+            plan->waves.budget = take_amount(words);
+        } else if (scenario_has(words, "speed")) {
+            plan->waves.least_speed = (uint32_t)scenario_number(words);
+        } else if (scenario_has(words, "off")) {
+            take_members(words, &off);
+            plan->absent = (struct rollout_absent){{0}};
+            for (int i = 0; i < off.count; i++) {
+                plan->absent.bits[off.who[i].index / 8] |= (uint8_t)(1 << off.who[i].index % 8);
+            }
+        } else if (scenario_has(words, "may-lose")) {
+            plan->may_lose = true;
+        } else if (scenario_has(words, "in-target")) {
+            plan->leader_is_in_target = true;
+        } else if (scenario_has(words, "waited")) {
+            plan->waited = true;
+        } else {
+            more = false;
+        }
+    }
+}
+
+/* Where an operator's wish may be refused. */
+static void expect_answer(struct scenario_words *words, bool done, const char *message)
+{
+    const bool refused = scenario_has(words, "refused");
+    if (done == refused) {
+        scenario_fail(words, done ? "it was not refused" : "it was refused: %s", message);
+    }
+    if (refused) {
+        scenario_expect_text(words, "refused", message, scenario_word(words));
+    }
+}
+
+static void begin(struct scenario_words *words)
+{
+    char message[ROLLOUT_MESSAGE] = "";
+    take_kind(words);
+    take_plan(words);
+    const bool done = rollout_begin(&at.rollout, &at.plan, &at.vitals, scenario_now_s, message);
+    expect_answer(words, done, message);
+}
+
+static void resume(struct scenario_words *words)
+{
+    const enum rollout_state state = take_state(words);
+    take_kind(words);
+    take_plan(words);
+    const char *reason = scenario_text(words);
+    rollout_resume(&at.rollout, state, &at.plan, 0.5, reason ? reason : "", scenario_now_s);
+}
+
+static void restart_leader(struct scenario_words *words)
+{
+    const enum rollout_state state = at.rollout.state;
+    char reason[512];
+    snprintf(reason, sizeof reason, "%s", at.rollout.reason);
+    at.plan.waited = at.rollout.waited;
+    at.plan.absent = at.rollout.absent;
+    take_plan(words);
+    make_fleet(at.ps, at.workers, at.room);
+    rollout_resume(&at.rollout, state, &at.plan, 0.5, reason, scenario_now_s);
+}
+
+/* --- Reports --- */
+
+static void report(struct scenario_words *words, const struct members *members)
+{
+    const int phase = scenario_choice(words, phases, NAMES, "phase");
+    struct rollout_report said = {.phase = (enum rollout_phase)phase,
+                                  .version = 1,
+                                  .target = at.rollout.target,
+                                  .ready = true,
+                                  .steps = 1 + (int64_t)(100 * scenario_now_s),
+                                  .message = phase == PHASE_FAILED ? "can't" : ""};
+    bool other = false;
+    for (bool more = true; more;) {
+        if (scenario_has(words, "in")) {
+            said.version = (uint64_t)scenario_number(words);
+        } else if (scenario_has(words, "of")) {
+            said.target = (uint64_t)scenario_number(words);
+        } else if (scenario_has(words, "unready")) {
+            said.ready = false;
+        } else if (scenario_has(words, "other")) {
+            other = true;
+        } else if (scenario_has(words, "steps")) {
+            said.steps = (int64_t)scenario_number(words);
+        } else if (scenario_has(words, "kind")) {
+            said.architecture = (int)scenario_number(words);
+        } else {
+            const char *text = scenario_text(words);
+            said.message = text ? text : said.message;
+            more = false;
+        }
+    }
+    said.runs_target = said.version == 2 && !other;
+    for (int i = 0; i < members->count; i++) {
+        rollout_on_report(&at.rollout, members->who[i], &said, scenario_now_s);
+    }
+}
+
+static void take_vitals(struct scenario_words *words)
+{
+    struct rollout_vitals *vitals = &at.vitals;
+    while (!scenario_ends(words)) {
+        const bool is = !scenario_has(words, "not");
+        if (scenario_has(words, "loss")) {
+            vitals->loss = scenario_number(words);
+        } else if (scenario_has(words, "step")) {
+            const char *step = scenario_word(words);
+            vitals->global_step = (step[0] == '+' ? vitals->global_step : 0) + strtoll(step, NULL, 10);
+        } else if (scenario_has(words, "speed")) {
+            vitals->steps_per_s = scenario_number(words);
+        } else if (scenario_has(words, "chance")) {
+            vitals->chance_loss = scenario_number(words);
+        } else if (scenario_has(words, "coming")) {
+            vitals->may_come_s = scenario_number(words);
+        } else if (scenario_has(words, "under-way")) {
+            vitals->under_way = (int)scenario_number(words);
+        } else if (scenario_has(words, "generation")) {
+            vitals->generation = (uint32_t)scenario_number(words);
+        } else if (scenario_has(words, "runs")) {
+            vitals->training = is;
+        } else if (scenario_has(words, "waits")) {
+            vitals->waits = is;
+        } else if (scenario_has(words, "unsure")) {
+            vitals->unsure = is;
+        } else if (scenario_has(words, "in-step")) {
+            vitals->in_step = is;
+        } else if (scenario_has(words, "over")) {
+            vitals->over = is;
+        } else {
+            scenario_fail(words, "what is \"%s\" of training?", scenario_word(words));
+        }
+    }
+}
+
+/* --- Members that obey --- */
+
+static void model_obeys(int i)
+{
+    struct model *model = &at.models[i];
+    const struct member who = at.rollout.members[i].who;
+    const enum rollout_order order = rollout_order(&at.rollout, who);
+    rollout_delivered(&at.rollout, who);
+    model->failed = model->failed || (order == ORDER_RESTART && model->fails);
+    if (model->silent || model->failed) {
+        return;
+    }
+    if (order == ORDER_RESTART || order == ORDER_RETURN) {
+        const bool forward = order == ORDER_RESTART;
+        model->steps = model->runs == forward ? model->steps : 0;
+        model->version = forward ? 2 : 1;
+        model->runs = forward;
+    }
+    at.saved = at.saved || order == ORDER_SAVE;
+}
+
+static void model_reports(int i)
+{
+    struct model *model = &at.models[i];
+    const struct member who = at.rollout.members[i].who;
+    const struct rollout_report said = {.phase = model->failed                       ? PHASE_FAILED
+                                                 : rollout_is_chief(who) && at.saved ? PHASE_SAVED
+                                                 : model->version == 2               ? PHASE_SWITCHED
+                                                                                     : PHASE_STAGED,
+                                        .version = model->version,
+                                        .target = 2,
+                                        .ready = true,
+                                        .runs_target = model->runs && !at.other,
+                                        .architecture = model->architecture,
+                                        .steps = model->runs && at.idle ? 0 : 10 + (int64_t)model->steps,
+                                        .message = model->failed ? "it failed" : ""};
+    model->steps += TICK_S * at.speed[model->runs];
+    if (!model->silent) {
+        rollout_on_report(&at.rollout, who, &said, scenario_now_s);
+    }
+}
+
+static int models_in_target(int first, int last)
+{
+    int there = 0;
+    for (int i = first; i < last; i++) {
+        there += at.models[i].version == 2;
+    }
+    return there;
+}
+
+/* A quarter of a second. Whatever is played, no ps restarts before all workers that take part have, and worker 0 has
+   saved, nor ps 0 before the others. */
+static void play_tick(struct scenario_words *words)
+{
+    scenario_now_s += TICK_S;
+    at.vitals.global_step += 25;
+    const bool forward = at.rollout.state == ROLLOUT_SWITCHING;
+    for (int i = at.rollout.count - 1; i >= 0; i--) {
+        model_reports(i);
+        model_obeys(i);
+    }
+    rollout_tick(&at.rollout, &at.vitals, scenario_now_s);
+    const int there = models_in_target(0, at.rollout.count), ps = models_in_target(0, at.ps);
+    at.most = there > at.most ? there : at.most;
+    if (forward && at.plan.brings_program && ps > 0 && (!at.saved || there - ps < waves_workers(&at.rollout))) {
+        scenario_fail(words, "a ps restarted before the workers had, and the job was saved");
+    }
+    if (forward && at.plan.brings_program && at.models[0].version == 2 && ps < at.ps) {
+        scenario_fail(words, "ps 0 was not the last ps to restart");
+    }
+}
+
+static void play(struct scenario_words *words)
+{
+    const double from_s = scenario_now_s;
+    enum { FOR, RUN, PAUSED, RESUMED, STATE } until = STATE;
+    static const char *const names[] = {"for", "run", "paused", "resumed"};
+    double number = 0;
+    for (int i = FOR; i < STATE && until == STATE; i++) {
+        until = scenario_has(words, names[i]) ? (int)i : STATE;
+    }
+    if (until == STATE) {
+        number = take_state(words);
+    } else if (until <= RUN) {
+        number = scenario_number(words);
+    }
+    for (bool there = false; !there;) {
+        play_tick(words);
+        const double passed_s = scenario_now_s - from_s;
+        there = until == FOR       ? passed_s >= number
+                : until == RUN     ? models_in_target(0, at.rollout.count) >= (int)number
+                : until == PAUSED  ? at.rollout.is_paused
+                : until == RESUMED ? !at.rollout.is_paused
+                                   : at.rollout.state == (enum rollout_state)number;
+        if (!there && passed_s > 300) {
+            scenario_fail(words, "it is still %s: %s", rollout_state_name(at.rollout.state), at.rollout.reason);
+        }
+    }
+}
+
+static void set_model(struct scenario_words *words)
+{
+    struct members members;
+    take_members(words, &members);
+    const bool is = !scenario_has(words, "not");
+    if (members.count == 0 && scenario_has(words, "idle")) {
+        at.idle = is;
+    } else if (members.count == 0 && scenario_has(words, "other")) {
+        at.other = is;
+    } else if (members.count == 0 && scenario_has(words, "speed")) {
+        at.speed[0] = scenario_number(words);
+        at.speed[1] = scenario_number(words);
+    } else if (members.count > 0) {
+        static const char *const names[] = {"silent", "fails", "kind", "in"};
+        const int what = scenario_choice(words, names, 4, "property of a member");
+        const double number = what >= 2 ? scenario_number(words) : 0;
+        for (int i = 0; i < members.count; i++) {
+            struct model *model = &at.models[place_of(words, members.who[i])];
+            model->silent = what == 0 ? is : model->silent;
+            model->fails = what == 1 ? is : model->fails;
+            model->architecture = what == 2 ? (int)number : model->architecture;
+            model->version = what == 3 ? (uint64_t)number : model->version;
+            model->runs = what == 3 ? number > 1 : model->runs;
+        }
+    } else {
+        scenario_fail(words, "whose property?");
+    }
+}
+
+/* --- Expectations --- */
+
+static void expect_state(struct scenario_words *words, enum rollout_state state, enum rollout_outcome outcome)
+{
+    const char *reason = scenario_text(words);
+    if (at.rollout.state != state ||
+        (state == ROLLOUT_IDLE && outcome != OUTCOME_NONE && at.rollout.outcome != outcome)) {
+        scenario_fail(words, "expected it to be %s, but it is %s, outcome %d: %s", rollout_state_name(state),
+                      rollout_state_name(at.rollout.state), (int)at.rollout.outcome, at.rollout.reason);
+    }
+    if (reason) {
+        scenario_expect_text(words, "reason", at.rollout.reason, reason);
+    }
+}
+
+static void expect_order(struct scenario_words *words)
+{
+    struct members members;
+    take_members(words, &members);
+    const int wanted = scenario_choice(words, orders, NAMES, "order");
+    for (int i = 0; i < members.count; i++) {
+        const enum rollout_order order = rollout_order(&at.rollout, members.who[i]);
+        if (order != (enum rollout_order)wanted) {
+            scenario_fail(words, "%s %d: expected order %s, got %s", members.who[i].role == MEMBER_PS ? "ps" : "worker",
+                          members.who[i].index, orders[wanted], orders[order]);
+        }
+    }
+}
+
+static void expect_members(struct scenario_words *words, bool (*is)(struct scenario_words *, struct member),
+                           bool wanted)
+{
+    struct members members;
+    take_members(words, &members);
+    for (int i = 0; i < members.count; i++) {
+        if (is(words, members.who[i]) != wanted) {
+            scenario_fail(words, "member %d is not", members.who[i].index);
+        }
+    }
+}
+
+static bool is_off(struct scenario_words *words, struct member who)
+{
+    (void)words;
+    return rollout_is_absent(&at.rollout.absent, who);
+}
+
+static bool is_here(struct scenario_words *words, struct member who)
+{
+    return rollout_is_here(&at.rollout.members[place_of(words, who)], scenario_now_s);
+}
+
+static int count_told(enum rollout_order order)
 {
     int told = 0;
-    for (int i = 0; i < rollout.count; i++) {
-        told += rollout_order(&rollout, rollout.members[i].who) == ORDER_RESTART;
+    for (int i = 0; i < at.rollout.count; i++) {
+        told += rollout_order(&at.rollout, at.rollout.members[i].who) == order;
     }
     return told;
 }
 
-static void machines_start_anew_in_waves(void **state)
+static void expect_changes(struct scenario_words *words, bool wanted)
 {
-    (void)state;
-    const struct member canary = {MEMBER_WORKER, WORKERS - 1};
-    struct rollout_vitals vitals = fine;
-    stage_at_0(&local);
-    assert_int_equal(rollout.state, ROLLOUT_SWITCHING);
-    assert_int_equal(count_told(), 1);
-    assert_int_equal(rollout_order(&rollout, canary), ORDER_RESTART);
-    int before = 1;
-    for (int quarter = 4; quarter < 200 && rollout.state == ROLLOUT_SWITCHING; quarter++) {
-        const double now_s = quarter / 4.0;
-        int told = count_told();
-        assert_true(told >= before && told <= 2 * before + 1);
-        assert_true(told == 1 || now_s >= ROLLOUT_CANARY_S);
-        before = told;
-        for (int i = 0; i < rollout.count; i++) {
-            const struct member who = rollout.members[i].who;
-            is_in(who, rollout_order(&rollout, who) == ORDER_RESTART ? 2 : 1, true, now_s);
-        }
-        vitals.global_step += 10;
-        rollout_tick(&rollout, &vitals, now_s);
+    if ((at.rollout.changes != at.changes) != wanted) {
+        scenario_fail(words, wanted ? "expected a change to store" : "expected nothing to store");
     }
-    assert_int_equal(rollout.state, ROLLOUT_WATCHING);
-
-    /* A canary that dies: no other member has noticed. */
-    rollout.state = ROLLOUT_IDLE;
-    stage_at_0(&local);
-    say(canary, PHASE_FAILED, 1);
-    assert_int_equal(rollout.state, ROLLOUT_GOING_BACK);
-    all_are_in(1, 2);
-    rollout_tick(&rollout, &fine, 2);
-    assert_int_equal(rollout.outcome, OUTCOME_WENT_BACK);
+    at.changes = at.rollout.changes;
 }
 
-static void names_are_stored(void **state)
+static void expect_catch_up(struct scenario_words *words)
 {
-    (void)state;
-    enum rollout_state got;
-    for (int i = ROLLOUT_IDLE; i <= ROLLOUT_SAVING; i++) {
-        assert_true(rollout_state_by_name(rollout_state_name((enum rollout_state)i), &got));
-        assert_int_equal(got, i);
+    const uint64_t in_force = (uint64_t)scenario_number(words), version = (uint64_t)scenario_number(words);
+    const int wanted = scenario_choice(words, orders, NAMES, "order");
+    const enum rollout_order got = rollout_catch_up(&at.rollout, in_force, version);
+    if (got != (enum rollout_order)wanted) {
+        scenario_fail(words, "expected %s, got %s", orders[wanted], orders[got]);
     }
-    assert_false(rollout_state_by_name("else", &got));
 }
 
-/*
- * Whatever members report and however long it takes: nobody is told to switch before all that must have staged, and
- * once it is over, the state says which one version is in force. A worker that was off at the start, whether it has
- * returned or not, need not; all begin that way.
- */
-static void anything_may_happen(void **state)
+static void expect_text(struct scenario_words *words)
 {
-    (void)state;
-    struct test_random random = test_random_begin("anything_may_happen");
-    double now_s = 0;
-    double heard_s[PS + WORKERS];
-    for (int i = 0; i < PS + WORKERS; i++) {
-        heard_s[i] = -ROLLOUT_IDLE_TIMEOUT_S;
-    }
-    int without = 0;
-    for (int run = 0; run < 300; run++) {
-        bool staged[PS + WORKERS] = {false};
-        bool must[PS + WORKERS];
-        for (int i = 0; i < PS + WORKERS; i++) {
-            const struct member who = rollout.members[i].who;
-            must[i] = who.role == MEMBER_PS || who.index == 0 || now_s - heard_s[i] < ROLLOUT_IDLE_TIMEOUT_S;
-        }
-        rollout.state = ROLLOUT_IDLE;
-        assert_true(rollout_begin(&rollout, &live, &fine, now_s, message));
-        for (int event = 0; event < 400 && rollout.state != ROLLOUT_IDLE; event++) {
-            struct rollout_vitals vitals = fine;
-            int who = test_random_below(&random, PS + WORKERS);
-            enum rollout_phase phase = (enum rollout_phase)test_random_below(&random, PHASE_LATE + 1);
-            now_s += (double)test_random_below(&random, 100) / 50.0;
-            vitals.global_step += (int64_t)(now_s * 100);
-            vitals.loss = test_random_below(&random, 40) == 0 ? NAN : 0.5;
-            if (test_random_below(&random, 3) > 0) { /* usually what is asked for */
-                static const enum rollout_phase asked[] = {PHASE_NONE, PHASE_STAGED, PHASE_SWITCHED, PHASE_BACK,
-                                                           PHASE_RESTORED};
-                phase = asked[rollout_order(&rollout, rollout.members[who].who)];
-            }
-            enum rollout_state before = rollout.state;
-            staged[who] = before == ROLLOUT_STAGING ? phase == PHASE_STAGED : staged[who];
-            heard_s[who] = now_s;
-            say(rollout.members[who].who, phase, now_s);
-            rollout_tick(&rollout, &vitals, now_s);
-            if (before == ROLLOUT_STAGING && rollout.state == ROLLOUT_SWITCHING) {
-                for (int i = 0; i < PS + WORKERS; i++) {
-                    const bool off = !must[i] && now_s - heard_s[i] >= ROLLOUT_IDLE_TIMEOUT_S;
-                    assert_true(staged[i] || off);
-                    without += off;
-                }
-            }
-            assert_false(before >= ROLLOUT_GOING_BACK && rollout.state != ROLLOUT_IDLE &&
-                         rollout.state < ROLLOUT_GOING_BACK);
-            assert_false(before == ROLLOUT_STAGING && rollout.state == ROLLOUT_GOING_BACK);
-            if (rollout.state == ROLLOUT_IDLE) {
-                assert_int_equal(rollout.outcome, before == ROLLOUT_STAGING    ? OUTCOME_NOT_BEGUN
-                                                  : before == ROLLOUT_WATCHING ? OUTCOME_DONE
-                                                                               : OUTCOME_WENT_BACK);
-            }
-        }
-        /* For a while only the leader is on, or all are. */
-        now_s += 2 * ROLLOUT_IDLE_TIMEOUT_S;
-        for (int i = 0; i < PS + WORKERS && test_random_below(&random, 2) > 0; i++) {
-            heard_s[i] = now_s;
-            say(rollout.members[i].who, PHASE_NONE, now_s);
-        }
-    }
-    assert_true(without > 0);
+    char text[512];
+    rollout_describe(&at.rollout, text, sizeof text);
+    scenario_expect_text(words, "described", text, scenario_word(words));
 }
 
-int main(void)
+/* False if the statement is none of these. */
+static bool is_expectation(struct scenario_words *words)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(goes_all_the_way, enter, leave),
-        cmocka_unit_test_setup_teardown(the_job_is_done_while_it_is_watched, enter, leave),
-        cmocka_unit_test_setup_teardown(slow_members_get_more_time, enter, leave),
-        cmocka_unit_test_setup_teardown(one_at_a_time, enter, leave),
-        cmocka_unit_test_setup_teardown(a_job_that_would_be_over_is_not_begun, enter, leave),
-        cmocka_unit_test_setup_teardown(nothing_changes_before_all_have_staged, enter, leave),
-        cmocka_unit_test_setup_teardown(goes_back_from_what_does_no_good, enter, leave),
-        cmocka_unit_test_setup_teardown(losses_are_compared_with_those_of_the_model_that_is_changed, enter, leave),
-        cmocka_unit_test_setup_teardown(a_loss_that_flickers_is_let_pass, enter, leave),
-        cmocka_unit_test_setup_teardown(a_model_that_is_restored_while_members_switch_goes_back, enter, leave),
-        cmocka_unit_test_setup_teardown(a_watch_waits_for_steps_that_tell, enter, leave),
-        cmocka_unit_test_setup_teardown(steps_that_are_made_again_count, enter, leave),
-        cmocka_unit_test_setup_teardown(a_watch_waits_for_members_that_are_not_ready, enter, leave),
-        cmocka_unit_test_setup_teardown(a_leader_that_stood_still_blames_nobody, enter, leave),
-        cmocka_unit_test_setup_teardown(who_was_away_catches_up, enter, leave),
-        cmocka_unit_test_setup_teardown(a_leader_that_was_away_goes_back, enter, leave),
-        cmocka_unit_test_setup_teardown(a_job_starts_anew_and_its_leader_last, enter, leave),
-        cmocka_unit_test_setup_teardown(a_job_that_does_no_good_goes_back, enter, leave),
-        cmocka_unit_test_setup_teardown(machines_start_anew_in_waves, enter, leave),
-        cmocka_unit_test_setup_teardown(names_are_stored, enter, leave),
-        cmocka_unit_test_setup_teardown(anything_may_happen, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    if (scenario_has(words, "is")) {
+        const enum rollout_state state = take_state(words);
+        expect_state(words, state, OUTCOME_NONE);
+    } else if (scenario_has(words, "done")) {
+        expect_state(words, ROLLOUT_IDLE, OUTCOME_DONE);
+    } else if (scenario_has(words, "refused")) {
+        expect_state(words, ROLLOUT_IDLE, OUTCOME_NOT_BEGUN);
+    } else if (scenario_has(words, "undone")) {
+        expect_state(words, ROLLOUT_IDLE, OUTCOME_WENT_BACK);
+    } else if (scenario_has(words, "order")) {
+        expect_order(words);
+    } else if (scenario_has(words, "at-step")) {
+        scenario_expect_number(words, "step", (double)rollout_order_step(&at.rollout), scenario_number(words));
+    } else if (scenario_has(words, "reads")) {
+        expect_text(words);
+    } else if (scenario_has(words, "holds")) {
+        scenario_expect_number(words, "the job is held", rollout_holds_job(&at.rollout), 1);
+    } else if (scenario_has(words, "trains")) {
+        scenario_expect_number(words, "the job is held", rollout_holds_job(&at.rollout), 0);
+    } else if (scenario_has(words, "risky") || scenario_has(words, "safe")) {
+        const bool wanted = strcmp(words->word[words->next - 1], "risky") == 0;
+        scenario_expect_number(words, "risky", rollout_state_is_risky(at.rollout.state), wanted);
+    } else if (scenario_has(words, "count")) {
+        scenario_expect_number(words, "members", rollout_count_members(&at.rollout), scenario_number(words));
+    } else if (scenario_has(words, "restarting")) {
+        scenario_expect_number(words, "told to restart", count_told(ORDER_RESTART), scenario_number(words));
+    } else if (scenario_has(words, "off")) {
+        expect_members(words, is_off, true);
+    } else if (scenario_has(words, "on")) {
+        expect_members(words, is_off, false);
+    } else if (scenario_has(words, "here")) {
+        expect_members(words, is_here, true);
+    } else if (scenario_has(words, "gone")) {
+        expect_members(words, is_here, false);
+    } else if (scenario_has(words, "changed")) {
+        expect_changes(words, true);
+    } else if (scenario_has(words, "unchanged")) {
+        expect_changes(words, false);
+    } else if (scenario_has(words, "catch-up")) {
+        expect_catch_up(words);
+    } else if (scenario_has(words, "run")) {
+        scenario_expect_number(words, "in the target", models_in_target(0, at.rollout.count), scenario_number(words));
+    } else if (scenario_has(words, "most")) {
+        scenario_expect_number(words, "most in the target", at.most, scenario_number(words));
+    } else if (scenario_has(words, "since")) {
+        const double least_s = scenario_number(words), most_s = scenario_number(words);
+        if (scenario_now_s - at.mark_s < least_s || scenario_now_s - at.mark_s > most_s) {
+            scenario_fail(words, "expected %g to %g s, got %g", least_s, most_s, scenario_now_s - at.mark_s);
+        }
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void happens(struct scenario_words *words)
+{
+    char message[ROLLOUT_MESSAGE] = "";
+    struct members members;
+    if (scenario_has(words, "tick")) {
+        rollout_tick(&at.rollout, &at.vitals, scenario_now_s);
+    } else if (scenario_has(words, "begin")) {
+        begin(words);
+    } else if (scenario_has(words, "resume")) {
+        resume(words);
+    } else if (scenario_has(words, "restart")) {
+        restart_leader(words);
+    } else if (scenario_has(words, "training")) {
+        take_vitals(words);
+    } else if (scenario_has(words, "abort")) {
+        const bool done = rollout_abort(&at.rollout, scenario_now_s, message);
+        expect_answer(words, done, message);
+    } else if (scenario_has(words, "continue")) {
+        const bool done = rollout_continue(&at.rollout, scenario_now_s, message);
+        expect_answer(words, done, message);
+    } else if (scenario_has(words, "extend")) {
+        rollout_extend_deadlines(&at.rollout, scenario_number(words));
+    } else if (scenario_has(words, "transfer")) {
+        rollout_note_transfer(&at.rollout, scenario_now_s);
+    } else if (scenario_has(words, "told")) {
+        take_members(words, &members);
+        for (int i = 0; i < members.count; i++) {
+            rollout_delivered(&at.rollout, members.who[i]);
+        }
+    } else if (scenario_has(words, "fleet")) {
+        const int ps = (int)scenario_number(words), workers = (int)scenario_number(words);
+        make_fleet(ps, workers, scenario_ends(words) ? workers : (int)scenario_number(words));
+    } else if (scenario_has(words, "play")) {
+        play(words);
+    } else if (scenario_has(words, "model")) {
+        set_model(words);
+    } else if (scenario_has(words, "mark")) {
+        at.mark_s = scenario_now_s;
+    } else {
+        take_members(words, &members);
+        if (members.count == 0) {
+            scenario_fail(words, "what is \"%s\"?", scenario_word(words));
+        }
+        report(words, &members);
+    }
+}
+
+static void scenario_statement(struct scenario_words *words)
+{
+    if (!is_expectation(words)) {
+        happens(words);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const paths[] = {"tests/ps/rollout/decide.txt", "tests/ps/rollout/members.txt",
+                                        "tests/ps/rollout/waves.txt"};
+    return scenario_main(paths, sizeof paths / sizeof *paths, argc, argv);
 }

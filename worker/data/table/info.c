@@ -76,12 +76,17 @@ static void tell_inputs(const struct survey *survey, const struct survey_column 
     } else if (is_category(column)) {
         snprintf(text, BECOMES, "category of %d", column->values.count);
     } else {
+        const bool is_encoded = survey->encoding != ENCODING_NONE && column->use == USE_FEATURE;
+        const int bins = is_encoded ? bins_of(column, survey) : 0;
         size_t used = (size_t)snprintf(text, BECOMES, "number");
-        if (survey->encoding != ENCODING_NONE && column->use == USE_FEATURE) {
-            used += (size_t)snprintf(text + used, BECOMES - used, " in %d bins", bins_of(column, survey));
+        if (survey->encoding == ENCODING_PLE && is_encoded) {
+            used += (size_t)snprintf(text + used, BECOMES - used, " in %d bins", bins);
         }
         if (!notation_is_plain(&column->notation) && used < BECOMES) {
-            snprintf(text + used, BECOMES - used, ": %s", written);
+            used += (size_t)snprintf(text + used, BECOMES - used, ": %s", written);
+        }
+        if (survey->encoding == ENCODING_BOTH && bins > 1 && used < BECOMES) {
+            snprintf(text + used, BECOMES - used, ", also in %d bins", bins);
         }
     }
 }

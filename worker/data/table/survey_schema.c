@@ -393,6 +393,25 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
     return true;
 }
 
+/* Bins of all numbers beyond which a net on them takes more time than it is worth. */
+enum { MOST_BINS = 4096 };
+
+/*
+ * Encoded numbers that nobody has asked for are left out where there are none, where they are what is learnt, and where
+ * they make too many inputs.
+ */
+static bool finish(struct schema *schema, bool encoding_is_chosen, struct error *error)
+{
+    const bool may_drop = encoding_is_chosen && schema->encoding == ENCODING_BOTH;
+    const bool is_done = (!may_drop || schema->task != TASK_INPUTS) && schema_finish(schema, error);
+    int bins = 0;
+    for (int i = 0; is_done && i < schema->piecewise; i++) {
+        bins += schema->bins[i];
+    }
+    const bool has_few = bins > 0 && bins <= MOST_BINS;
+    return !may_drop || (is_done && has_few) ? is_done : schema_take_raw(schema, error);
+}
+
 bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
                    struct error *error)
 {
@@ -404,7 +423,8 @@ bool survey_schema(struct survey *survey, const struct config *config, const cha
                add_columns(schema, survey, USE_WEIGHT, config, name);
         done = done && schema_set_missing(schema, &config->data.missing);
         done = done || error_set(error, "%s: out of memory for its columns", name);
-        done = done && (schema_finish(schema, error) || error_wrap(error, "%s", name));
+        const bool is_chosen = config_was_chosen(config, "model", "ensemble");
+        done = done && (finish(schema, is_chosen, error) || error_wrap(error, "%s", name));
     }
     if (!done) {
         schema_free(schema);

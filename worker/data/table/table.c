@@ -649,13 +649,33 @@ static bool survey_rows(struct survey *survey, struct split *split, const struct
     return done && split_settle(split, error);
 }
 
-static bool survey_train(struct schema *schema, struct split *split, const struct names *names,
+/* Examples as the schema makes them, for training. */
+static struct examples training_shape(const struct schema *schema, const struct config *config)
+{
+    struct examples like = encoder_shape(schema);
+    like.is_weighted |= config->train.class_weights[0] != '\0';
+    return like;
+}
+
+/* Do so many rows stay in the files? */
+static bool is_too_large(const struct schema *schema, int64_t rows, uint64_t limit, const struct config *config)
+{
+    const struct examples like = training_shape(schema, config);
+    return (uint64_t)rows * examples_bytes(&like) > limit;
+}
+
+/* Several nets need all rows in memory; where nobody has asked for them, and rows don't fit, there is one. */
+static bool survey_train(struct schema *schema, struct split *split, uint64_t limit, const struct names *names,
                          const struct config *config, struct error *error)
 {
     struct survey survey = {.count = 0};
-    const bool done = survey_rows(&survey, split, names, config, error) &&
-                      survey_schema(&survey, config, config->data.data_dir, schema, error);
+    bool done = survey_rows(&survey, split, names, config, error) &&
+                survey_schema(&survey, config, config->data.data_dir, schema, error);
     survey_free(&survey);
+    const bool is_chosen = config_was_chosen(config, "model", "ensemble");
+    if (done && is_chosen && schema->encoding == ENCODING_BOTH && is_too_large(schema, split->rows, limit, config)) {
+        done = schema_take_raw(schema, error);
+    }
     return done;
 }
 
@@ -745,13 +765,12 @@ static bool make_sets(struct encode_pass *self, const struct overflow *overflow,
                       struct error *error)
 {
     const struct split *split = self->split;
-    struct examples like = encoder_shape(self->schema);
+    const struct examples like = training_shape(self->schema, config);
     char folder[DATA_MAX_PATH];
-    like.is_weighted |= config->train.class_weights[0] != '\0';
     if (split->rows > INT32_MAX) {
         return error_set(error, "%s: has more than %d rows", config->data.data_dir, INT32_MAX);
     }
-    const bool streams = (uint64_t)split->rows * examples_bytes(&like) > overflow->limit;
+    const bool streams = is_too_large(self->schema, split->rows, overflow->limit, config);
     const int64_t sample = (int64_t)self->held_out + overflow->keep - overflow->held_out;
     const int kept = (int)(streams && sample < split->rows ? sample : split->rows);
     if (!examples_create(self->train, &like, kept) || (streams && !examples_create(&self->one, &like, 1))) {
@@ -819,7 +838,8 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
     struct split split = make_split(config, has_test_files);
     split.most = overflow->held_out;
     split.percent = overflow->percent;
-    done = done && (is_known ? split_train : survey_train)(schema, &split, &names, config, error);
+    done = done && (is_known ? split_train(schema, &split, &names, config, error)
+                             : survey_train(schema, &split, overflow->limit, &names, config, error));
     struct encode_pass encoding = {.pass = pass_of_encoding(config, config->data.data_dir, &names),
                                    .schema = schema,
                                    .split = &split,
