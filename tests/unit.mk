@@ -110,7 +110,7 @@ build/%/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--
 build/%/tests/worker/remote/worker/test_worker build/%/tests/worker/remote/worker/test_rounds \
 build/%/tests/worker/remote/worker/test_end build/%/tests/worker/remote/worker/test_role: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
-	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
+	clock_pause restart_spawn_helper threads_give_way threads_available notify_ready notify_stopping notify_restarting)
 build/%/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_draw \
 	streaming_create_batch streaming_take_share streaming_destroy fleet_watch_create fleet_watch_destroy \
 	fleet_watch_members fleet_watch_most observe_source)

@@ -18,9 +18,8 @@
 #include "tests/worker/remote/story.h"
 #include "worker/data/streaming.h"
 #include "worker/data/table/schema.h"
-#include "worker/remote/batch_fetcher.h"
-#include "worker/remote/data_server.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/batches.h"
+#include "worker/remote/exchange/requests.h"
 #define OWN_CLOCK_WITHOUT_WAITS
 #include "tests/own_clock.h"
 

@@ -13,7 +13,7 @@
 #include "net/socket.h"
 #include "tests/worker/remote/story.h"
 #include "worker/data/dataset.h"
-#include "worker/remote/data_server.h"
+#include "worker/remote/batches.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/heartbeat.h"
 #include "tests/system.h"

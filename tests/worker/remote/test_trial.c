@@ -2,7 +2,7 @@
  * The trial of a config: on what checkpoint and with which config its process runs, what it inherits of this process's
  * environment, and what is reported of each result. The process is this program again, which does what TRIAL_DOES says.
  */
-#include "worker/remote/trial.h"
+#include "worker/remote/live_config.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
