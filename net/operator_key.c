@@ -368,8 +368,6 @@ bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY]
 
 /* --- Signatures of files, as minisign makes them --- */
 
-/* Signatures of files as minisign writes them (Ed25519 and BLAKE2b, by libsodium). */
-
 static const char untrusted_head[] = "untrusted comment: ", trusted_head[] = "trusted comment: ";
 
 enum {

@@ -4,8 +4,10 @@ model counts, and a divergence mends itself."""
 import csv
 import io
 import json
+import re
 
 import numpy
+import onnxruntime
 import pytest
 from sklearn import datasets
 
@@ -64,14 +66,15 @@ def test_the_first_lines_show_what_was_chosen(trainer, tmp_path):
     correlated(tmp_path, 2000)
     lines = run(trainer, "train", *ONE, "--test_share=0.1", "--log_steps=0", cwd=tmp_path).stdout.splitlines()
     (optimizer,) = [line for line in lines if line.startswith("optimizer ")]
-    assert optimizer.startswith("optimizer  adam, learning rate 0.002; batch 4"), optimizer  # 1/32 of some 1,530 rows
+    assert optimizer.startswith("optimizer  adam, learning rate 0.002, moving averages 0.99; batch 4"), optimizer
     (length,) = [line for line in lines if line.startswith("length ")]
     assert "(300.0 epochs), fewer after 30 validations without a better rmse" in length
     (auto,) = [line for line in lines if line.startswith("auto ")]
-    assert "optimizer, learning_rate, batch_size, train_steps, epochs, patience (for a table)" in auto
+    assert ("ensemble, ema_decay, optimizer, learning_rate, batch_size, train_steps, epochs, patience (for a table)"
+            in auto)
     lines = run(trainer, "train", *ONE, "--optimizer=sgd", "--batch_size=20", "--epochs=1", "--log_steps=0",
                 cwd=tmp_path).stdout.splitlines()
-    assert any(line == "auto       learning_rate, train_steps, patience (for a table)" for line in lines), lines
+    assert "auto       ensemble, ema_decay, learning_rate, train_steps, patience (for a table)" in lines, lines
     (length,) = [line for line in lines if line.startswith("length ")]
     assert "(1.0 epochs)" in length and "fewer" not in length
 
@@ -153,6 +156,39 @@ def test_a_divergence_goes_back_by_itself(trainer, tmp_path):
     assert "which was lowered 3 times: training stops here" in hopeless.stdout + hopeless.stderr
 
 
+def test_simulated_workers_go_back_too(trainer, tmp_path):
+    correlated(tmp_path, 400)
+    rounds = ("--clients=3", "--local_steps=4", "--train_dir=run")
+    result = train(trainer, *ONE, *DIVERGES, *rounds, cwd=tmp_path)
+    said = [event["message"] for event in result.named("log") if "training goes back to step" in event["message"]]
+    assert 1 <= len(said) <= 3, said
+    assert int(tensors(newest(tmp_path / "run"))[1]["retries"]) == len(said)
+    assert result.done["test_r2"] > 0.9
+
+
+@pytest.mark.parametrize("flags", [(), ("--issync", "--ps=2"), ("--issync", "--local_steps=4", "--train_dir=run"),
+                                   ("--ps=2", "--train_dir=run")], ids=" ".join)
+def test_a_cluster_goes_back_too(trainer, tmp_path, flags):
+    correlated(tmp_path, 400)
+    common = ("cluster", *ONE, *[flag for flag in DIVERGES if "--epochs" not in flag], "--hidden=64", *flags)
+    done = run(trainer, *common, "--epochs=12", cwd=tmp_path)
+    said = re.findall(r"training goes back to step \d+ and continues at 0.3 times that rate \(", done.stderr)
+    assert 1 <= len(said) <= 3, done.stderr
+    assert float(re.search(r"\| test mae .* r2 ([-0-9.]+)", done.stdout)[1]) > 0.9, done.stdout
+    if "--train_dir=run" not in flags:
+        return
+    retries = int(tensors(newest(tmp_path / "run"))[1]["retries"])
+    assert retries == len(said)
+    lowered = f"learning rate {0.3 ** retries:g}"
+    again = run(trainer, *common, "--epochs=14", cwd=tmp_path)
+    assert f"worker 0  | optimizer  sgd, {lowered}" in again.stdout and "goes back" not in again.stderr
+    if "--local_steps=4" not in flags:
+        alone = run(trainer, *common[1:-2], "--train_dir=run", "--epochs=16", cwd=tmp_path)
+        assert lowered in alone.stdout and "goes back" not in alone.stderr
+    anew = run(trainer, *common, "--epochs=18", "--learning_rate=0.01", cwd=tmp_path)
+    assert "optimizer  sgd, learning rate 0.01;" in anew.stdout
+
+
 def test_a_resumed_run_continues_at_the_lower_rate(trainer, tmp_path):
     correlated(tmp_path, 400)
     flags = (*ONE, *DIVERGES, "--save_steps=5", "--max_to_keep=0", "--validate_steps=7")
@@ -230,3 +266,105 @@ def test_pictures_in_small_numbers(trainer, tmp_path):
            "--num_threads=1")
     start = train(trainer, *few, cwd=tmp_path).named("start")[0]
     assert (start["optimizer"], start["learning_rate"], start["batch_size"]) == ("sgd", 0.5, 54)
+
+
+def nets(events):
+    """What the first line says of them: "raw:1,ple:1", or nothing."""
+    return events[0]["model"].partition(", nets ")[2]
+
+
+def mixed(folder, rows=300, part="train"):
+    """Numbers, a number of few values, categories, a date and gaps; three classes."""
+    draw = numpy.random.default_rng(5)
+    lines = []
+    for i in range(rows):
+        a, b, kind = draw.normal(), draw.integers(0, 4), "xyz"[draw.integers(0, 3)]
+        score = a + (b == 2) + (kind == "x") + 0.3 * draw.normal()
+        lines.append(["" if i % 17 == 3 else f"{a:.4f}", int(b), kind, f"2024-{1 + i % 12:02}-{1 + i % 28:02}",
+                      "high" if score > 1 else "mid" if score > 0 else "low"])
+    write(folder, ["a", "b", "kind", "day", "y"], lines, part)
+
+
+@pytest.mark.parametrize("flags, expected", [
+    ((), "raw:1,ple:1"), (("--features=kind",), "raw:2"), (("--hidden=32",), ""), (("--encoding=none",), ""),
+    (("--encoding=ple",), ""), (("--ensemble=raw:3",), "raw:3"), (("--ensemble=raw:1",), ""),
+    (("--target=inputs",), ""), (("--local_steps=2", "--clients=2"), ""), (("--device=gpu",), "")])
+def test_a_table_gets_two_views_where_nobody_describes_its_model(trainer, tmp_path, flags, expected):
+    mixed(tmp_path)
+    result = train(trainer, *ONE, "--epochs=2", *flags, cwd=tmp_path)
+    assert nets(result.named("start")) == expected
+    assert ("ensemble" in result.named("start")[0]["chosen"]) == ("--ensemble" not in " ".join(flags))
+    assert result.done["steps"] > 0
+
+
+def test_rows_that_stream_and_very_many_bins_get_one_net(trainer, tmp_path):
+    draw = numpy.random.default_rng(1)
+    x = draw.normal(size=(5200, 66)).round(4)
+    write(tmp_path, [*(f"x{i}" for i in range(66)), "y"], [[*map(float, row), float(row[0])] for row in x])
+    flags = (*ONE, "--epochs=1", "--validation_size=100", "--shuffle_buffer=200")
+    whole = train(trainer, *flags, cwd=tmp_path)
+    assert nets(whole.named("start")) == "raw:1,ple:1"
+    streams = train(trainer, *flags, "--memory_mb=1", cwd=tmp_path)
+    assert streams.named("start")[0]["data"].endswith("; streams") and nets(streams.named("start")) == ""
+    fits = train(trainer, *flags, "--memory_mb=2", cwd=tmp_path)  # without the encoded numbers
+    assert not fits.named("start")[0]["data"].endswith("; streams") and nets(fits.named("start")) == ""
+    refused = run(trainer, *flags, "--memory_mb=1", "--ensemble=raw:1,ple:1", cwd=tmp_path, status=1)
+    assert "larger than data.memory_mb" in refused.stdout + refused.stderr
+    assert nets(train(trainer, *flags, "--bins=64", cwd=tmp_path).named("start")) == ""
+
+
+def test_what_is_chosen_for_the_model_is_shown(run):
+    def chosen(*flags):
+        keys = json.loads(run("config", "show", "--json", *flags).stdout)["keys"]
+        both = (keys["model.ensemble"], keys["train.ema_decay"])
+        assert [key["value"] for key in both] == ["auto", "auto"]
+        return tuple(key["chosen"] for key in both)
+
+    assert chosen("--target=y") == ("raw:1,ple:1", "0.99")
+    for flags in ((), ("--target=y", "--layers=4,8,2"), ("--target=y", "--hidden=8"), ("--target=y", "--device=gpu:0"),
+                  ("--target=y", "--encoding=none"), ("--target=y", "--local_steps=5"),
+                  ("--target=y", "--precision=tf32")):
+        assert chosen(*flags) == ("raw:1", "0"), flags
+    assert chosen("--target=y", "--encoding=ple") == ("ple:1", "0")
+    digests = {run("config", "check", "--target=y", *flags).stdout.split()[-1]
+               for flags in ((), ("--ensemble=auto",), ("--ema_decay=auto",))}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("task", ["class", "number"])
+def test_the_default_of_a_table_serves_all_commands(trainer, tmp_path, task):
+    if task == "class":
+        mixed(tmp_path)
+    else:
+        correlated(tmp_path, 300)
+    flags = (*ONE, "--train_dir=run", "--epochs=6", "--ignore=day" if task == "class" else "--ignore=x11")
+    train(trainer, *flags, "--train_dir=whole", cwd=tmp_path)
+    train(trainer, *flags, "--epochs=3", cwd=tmp_path)
+    resumed = train(trainer, *flags, cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "whole"), newest(tmp_path / "run")) == []
+    evaluated = json.loads(run(trainer, "eval", "run", "d/train.csv", "--json", cwd=tmp_path).stdout)
+    rows = list(csv.DictReader(io.StringIO(run(trainer, "predict", "run", "d/train.csv", "--spread",
+                                               cwd=tmp_path).stdout)))
+    if task == "class":
+        right = sum(row["prediction"] == row["y"] for row in rows)
+        assert right == round(evaluated["test_accuracy"] * len(rows)) and resumed.done["test_model"] == "best"
+    assert any(float(row["spread"]) > 0 for row in rows)
+    run(trainer, "export", "run", "--out=m.onnx", cwd=tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    feeds = {}
+    for each in session.get_inputs():
+        is_text = each.type == "tensor(string)"
+        feeds[each.name] = numpy.array([[row[each.name] if is_text else float(row[each.name] or "nan")]
+                                        for row in rows], object if is_text else None)
+        feeds[each.name] = feeds[each.name] if is_text or each.type == "tensor(double)" else feeds[each.name].astype(
+            numpy.float32)
+    answers = dict(zip([each.name for each in session.get_outputs()], session.run(None, feeds)))
+    if task == "class":
+        names = [name for name in rows[0] if name.startswith("probability_")]
+        assert numpy.allclose(answers["probabilities"], [[float(row[name]) for name in names] for row in rows],
+                              atol=1e-5)
+    else:
+        said = numpy.array([float(row["prediction"]) for row in rows])
+        assert numpy.allclose(answers["prediction"][:, 0], said, rtol=1e-5, atol=1e-5 * numpy.abs(said).max())
+    ranked = run(trainer, "explain", "run", "d/train.csv", cwd=tmp_path).stdout
+    assert ranked.split()

@@ -1,5 +1,5 @@
 /* A missing GPU that was requested is an error; with `auto` a log line says why the CPU trains. */
-#include "worker/engine_choose.h"
+#include "worker/engine.h"
 
 #include <stdio.h>
 
@@ -7,7 +7,6 @@
 #include "cuda/client.h"
 #include "cuda/probe.h"
 #include "worker/ensemble.h"
-#include "worker/gpu/devices.h"
 #include "worker/gpu/engine.h"
 
 /*
@@ -77,12 +76,20 @@ static bool takes_rows(const struct engine_options *options, struct error *why)
                           "--encoding=none");
 }
 
+/* Does the CPU compute whatever GPUs there are? A machine without one has the usual reason. */
+static bool stays_here(const struct engine_options *options, struct error *why)
+{
+    const bool is_ensemble = options->model->net_count > 1;
+    return is_ensemble && placement_of(options).device == DEVICE_AUTO &&
+           (!is_worth_it(DEVICE_AUTO, why) ||
+            !error_set(why, "an ensemble of nets trains on the CPU; a GPU can train one net (--ensemble=raw:1)"));
+}
+
 static bool create_on_gpu(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                           struct error *why)
 {
     if (options->model->net_count > 1) {
-        return error_set(why, "an ensemble of nets trains on the CPU%s",
-                         placement_of(options).device == DEVICE_AUTO ? "" : ": use --device=cpu");
+        return error_set(why, "an ensemble of nets trains on the CPU: use --device=cpu");
     }
     struct gpu_client *client = startup ? startup->client : NULL;
     if (startup) {
@@ -141,7 +148,8 @@ bool engine_choose(struct engine **engine, const struct engine_options *options,
         return create_on_cpu(engine, options, error);
     }
     snprintf(wanted, sizeof wanted, placement.by_hand ? "gpu:%d of train.placement" : "--device=gpu:%d", placement.gpu);
-    const bool fits = takes_rows(options, &why), is_sent = options->streaming && options->model->net_count == 1;
+    const bool fits = !stays_here(options, &why) && takes_rows(options, &why),
+               is_sent = options->streaming && options->model->net_count == 1;
     if (!fits && startup) {
         engine_startup_end(startup);
     }

@@ -134,7 +134,7 @@ const struct config_key config_keys[] = {
      .description = "keep the ps running for the next job after this one ends"},
     {"cluster", "leave_secs", KEY_NUMBER, AT(cluster.leave_secs), .maximum = 3600, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "how long a ps that is told to stop first waits for worker 0 to save and leave; 0 = it stops at "
+     .description = "how long a ps that has to stop first waits for worker 0 to save and leave; 0 = it stops at "
                     "once"},
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
@@ -156,7 +156,8 @@ const struct config_key config_keys[] = {
     {"model", "ensemble", KEY_TEXT, AT(model.ensemble), .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .omit_default = true,
      .description = "several nets in one model, whose probabilities or numbers are averaged: view:count,..., as "
-                    "raw:2; auto = one net"},
+                    "raw:2; auto = one net; for tables on one machine, if neither layers nor hidden are set, "
+                    "raw:1,ple:1 or, without numbers, raw:2"},
 
     {"train", "optimizer", KEY_WORD, AT(train.optimizer), .words = optimizers, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -244,9 +245,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "each step subtracts learning rate x weight_decay x the weights, separately from the gradient "
                     "(as in AdamW)"},
-    {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .maximum = 1, .below_maximum = true, .initial = "0",
-     .scope = SCOPE_JOB, .change = CHANGE_JOB,
-     .description = "evaluate with exponential moving averages of the parameters, with this decay rate; 0 = off"},
+    {"train", "ema_decay", KEY_NUMBER, AT(train.ema_decay), .takes_auto = true, .maximum = 1, .below_maximum = true,
+     .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .description = "evaluate with exponential moving averages of the parameters, with this decay rate; 0 = off; auto "
+                    "= 0.99 for tables on one machine, if neither layers nor hidden are set, else 0"},
     {"train", "batch_size", KEY_COUNT, AT(train.batch_size), .takes_auto = true, .minimum = 1, .maximum = 65536,
      .initial = "auto", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "examples per batch; auto = of a table 1/32 of the training rows, from 16 to 256, and of pictures "
@@ -337,7 +339,7 @@ const struct config_key config_keys[] = {
      .description = "which model the test at the end of a run measures: the best by validation, or the newest"},
     {"train", "divergence_retries", KEY_COUNT, AT(train.divergence_retries), .maximum = 10, .initial = "3",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "if training on one machine diverges, how many times it goes back to its best model so far and "
+     .description = "if training diverges, how many times it goes back to its best model so far and "
                     "continues at 0.3 times the learning rate; 0 = it ends at once"},
     {"train", "seed", KEY_LONG, AT(train.seed), .maximum = MAX_EXACT, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -475,7 +477,8 @@ const struct config_key config_keys[] = {
     {"data", "encoding", KEY_WORD, AT(data.encoding), .words = encodings, .initial = "auto",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "inputs of a table's numbers: one (none), or one for each of its bins, which fill up one after the "
-                    "other (ple, piecewise linear); auto = none"},
+                    "other (ple, piecewise linear); auto = what the nets of model.ensemble take, and none for a "
+                    "single one"},
     {"data", "bins", KEY_COUNT, AT(data.bins), .minimum = 2, .maximum = CONFIG_MOST_BINS, .initial = "16",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "bins of a number with encoding=ple, of equal counts of training rows; numbers with few different "
@@ -771,8 +774,16 @@ static void take_part(void *part, const void *from, size_t first, size_t end)
     }
 }
 
+/* A learning rate that is set anew is used as it is: divergences at another one say nothing about it. */
+static void forget_retries(struct config_train *train, const struct config_train *from)
+{
+    train->retries =
+        train->learning_rate < from->learning_rate || train->learning_rate > from->learning_rate ? 0 : train->retries;
+}
+
 void config_take_live(struct config *config, const struct config *from)
 {
+    forget_retries(&config->train, &from->train);
     take_part(config, from, 0, sizeof *config);
     for (const struct config_key *key = config_keys; key->section && config->origins && from->origins; key++) {
         if (key->change == CHANGE_LIVE) {
@@ -784,5 +795,6 @@ void config_take_live(struct config *config, const struct config *from)
 void config_take_live_train(struct config_train *train, const struct config_train *from)
 {
     const size_t first = offsetof(struct config, train);
+    forget_retries(train, from);
     take_part(train, from, first, first + sizeof *train);
 }

@@ -136,9 +136,7 @@ bool flags_switch(const char *text, bool *on);
 
 /* --- Relations between keys (relations.c) --- */
 
-/*
- * Relations between keys: values derived from others, and combinations that are not allowed. Part of config_load.
- */
+/* Values derived from others, and combinations that are not allowed. Part of config_load. */
 
 /*
  * Derives values from other keys: what "auto" means for this kind of data (except what takes the data themselves), and
@@ -146,7 +144,7 @@ bool flags_switch(const char *text, bool *on);
  */
 void config_fill_in(struct config *config);
 
-/* Reads the nets of model.ensemble into the model; "auto": one. */
+/* Reads the nets of model.ensemble, if it was not "auto" or config_fill_in has run, into the model. */
 bool config_take_ensemble(struct config *config, struct error *error);
 
 /* The error names file, line and column, or the flag, of one of the keys concerned. */
@@ -177,8 +175,6 @@ bool layer_devices_from_text(int *devices, const char *text, struct error *error
 char *layer_devices_text(const int *devices);
 
 /* --- The difference of two configurations --- */
-
-/* The difference between two configurations, key by key, and how to apply the part that may change live. */
 
 struct config_change {
     const struct config_key *key;

@@ -11,6 +11,7 @@
 enum { MAX_STEP_IMAGES = 1 << 20 };
 
 /* What "auto" means: steps of a run on pictures; epochs of one on a table, fewer without validation, and patience. */
+static const double USUAL_AVERAGES = 0.99;
 enum { USUAL_BATCH = 100, USUAL_STEPS = 10000, USUAL_EPOCHS = 300, BLIND_EPOCHS = 100, USUAL_PATIENCE = 30 };
 
 static const struct config_origin *origin(const struct config *config, const char *section, const char *name)
@@ -95,10 +96,49 @@ void config_choose_blind(struct config *config)
     }
 }
 
+/*
+ * Is it a table of which one process trains a model that nobody has described, on the CPU? Where others must know the
+ * model before they see the data, it is described.
+ */
+static bool may_have_several_nets(const struct config *config)
+{
+    const struct config_train *train = &config->train;
+    bool is_placed = train->device == DEVICE_GPU || train->towers[0] != '\0' || train->precision != PRECISION_FLOAT32;
+    for (int i = 0; i < CONFIG_MAX_LAYERS - 1; i++) {
+        is_placed |= train->placement[i] != LAYER_ANYWHERE;
+    }
+    const bool is_alone = config->cluster.job_name == JOB_LOCAL && config->data.data_sharding != SHARDING_OWN;
+    return config_is_of_table(config) && is_alone && !is_placed && !config_has_rounds(train) &&
+           config->model.hidden_count == CONFIG_AUTO && origin(config, "model", "layers")->source == SOURCE_DEFAULT &&
+           config->data.encoding == ENCODING_AUTO;
+}
+
+/* Those of model.ensemble=auto; the data may have less (dataset_fit). */
+static void choose_nets(struct config *config)
+{
+    const struct config_key *key = config_key_by_path("model", "ensemble");
+    struct config_train *train = &config->train;
+    const bool is_chosen = strcmp(config->model.ensemble, "auto") == 0;
+    const bool are_several = is_chosen && may_have_several_nets(config);
+    struct error ignored;
+    if (is_chosen) {
+        config_key_set_text(key, config,
+                            are_several                             ? "raw:1,ple:1"
+                            : config->data.encoding == ENCODING_PLE ? "ple:1"
+                                                                    : "raw:1",
+                            &ignored);
+        config_note_chosen(config, "model", "ensemble", true);
+    }
+    if (is_open(config, "ema_decay", train->ema_decay == CONFIG_AUTO)) {
+        train->ema_decay = are_several ? USUAL_AVERAGES : 0;
+    }
+}
+
 void config_fill_in(struct config *config)
 {
     struct config_train *train = &config->train;
     const bool of_table = config_is_of_table(config);
+    choose_nets(config);
     if (is_open(config, "optimizer", train->optimizer == OPTIMIZER_AUTO)) {
         train->optimizer = of_table ? OPTIMIZER_ADAM : OPTIMIZER_SGD;
     }
@@ -152,10 +192,14 @@ bool config_take_ensemble(struct config *config, struct error *error)
 {
     struct config_model *model = &config->model;
     const char *text = model->ensemble;
+    const bool is_chosen = config_was_chosen(config, "model", "ensemble");
     model->net_count = 0;
     memset(model->net_inputs, 0, sizeof model->net_inputs);
-    return text[0] == '\0' || strcmp(text, "auto") == 0 || config_parse_ensemble(model, text, error) ||
-           error_at_key(config, "model", "ensemble", error);
+    if (text[0] != '\0' && !config_parse_ensemble(model, text, error)) {
+        return error_at_key(config, "model", "ensemble", error);
+    }
+    model->net_count = is_chosen && model->net_count == 1 ? 0 : model->net_count; /* of any view */
+    return true;
 }
 
 static bool takes_view(const struct config_model *model, enum number_view view)

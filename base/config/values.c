@@ -877,7 +877,7 @@ char *config_key_text(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
     if (key->type == KEY_TEXT || key->type == KEY_DEVICES) {
-        return must_copy(*(char *const *)value);
+        return must_copy(is_auto(key, config) ? "auto" : *(char *const *)value);
     }
     if (key->type == KEY_HOSTS || key->type == KEY_NAMES) {
         return join(value);

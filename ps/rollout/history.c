@@ -41,55 +41,18 @@ static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
     return done;
 }
 
-/* The last one is stored under its version, too; only very early programs did not do that. */
-static bool check_last(const struct config *config, const char *path, const uint8_t *bytes, size_t size,
-                       struct error *error)
-{
-    struct manifest manifest;
-    char kept[VERSIONS_PATH];
-    uint8_t *there;
-    size_t there_size;
-    if (!manifest_decode_unsigned(&manifest, bytes, size, error)) {
-        return error_wrap(error, "%s: is damaged", path);
-    }
-    if (!lineage_path(config, manifest.target.version, kept, error)) {
-        return false;
-    }
-    if (!file_exists(kept)) {
-        return true;
-    }
-    if (!checked_read(kept, MANIFEST_MAX_BYTES, &there, &there_size, error)) {
-        return false;
-    }
-    const bool same = there_size == size && memcmp(there, bytes, size) == 0;
-    free(there);
-    return same || error_set(error, "%s: is damaged, for it differs from %s; ps 0 will send it again", path, kept);
-}
-
 bool lineage_load(const struct config *config, uint64_t version, uint8_t **bytes, size_t *size, struct error *error)
 {
     char path[VERSIONS_PATH];
     *bytes = NULL;
-    if (!(version == 0 ? versions_path(config->path, "manifest", path, error)
-                       : lineage_path(config, version, path, error))) {
+    if (version == 0 && !versions_last(config->path, &version, error)) {
         return false;
     }
-    if (!file_exists(path)) {
-        return true;
-    }
-    if (version > 0) {
-        return checked_read(path, MANIFEST_MAX_BYTES, bytes, size, error) || ((*bytes = NULL), false);
-    }
-    if (!trust_file(path, error) || !file_read(path, MANIFEST_MAX_BYTES, bytes, size, error)) {
-        *bytes = NULL;
+    if (!lineage_path(config, version, path, error)) {
         return false;
     }
-    if (!check_last(config, path, *bytes, *size, error)) {
-        free(*bytes);
-        *bytes = NULL;
-        return false;
-    }
-    return true;
+    return version == 0 || !file_exists(path) || checked_read(path, MANIFEST_MAX_BYTES, bytes, size, error) ||
+           ((*bytes = NULL), false);
 }
 
 static bool read_lineage(const struct config *config, uint64_t version, struct lineage *lineage)

@@ -1,8 +1,8 @@
 /*
  * A machine's record of rollouts, in the folder of versions beside its config (base/config/versions.h), CONFIG.d:
  *
- *     manifest            the last rollout that this machine took part in, as the operator signed it
- *     00000005.manifest   the one that brought version 5; never deleted
+ *     00000005.manifest   the rollout that brought version 5, as the operator signed it; never deleted
+ *     last                the version of the last rollout that this machine took part in
  *     rollout.json        ps 0 only: the state of the rollout that it leads, or led last
  *     audit.log           who did what and when; only ever appended to
  *     audit.log.1         the previous one, once audit.log became too large
@@ -10,8 +10,7 @@
  *
  * Signatures are checked when manifests arrive, and again before a program that one of them names is executed.
  * Everything except the audit log is written atomically: a power cut leaves the old file or the new. Checksums
- * (base/checked.h) reveal corruption: beside manifests, and as the last member of rollout.json; `manifest` must equal
- * that of its version, byte for byte.
+ * (base/checked.h) reveal corruption: beside manifests, and as the last member of rollout.json.
  */
 #ifndef PS_ROLLOUT_HISTORY_H
 #define PS_ROLLOUT_HISTORY_H
@@ -78,10 +77,7 @@ struct record {
 
 bool record_store(const struct versions *versions, const struct record *record, struct error *error);
 
-/*
- * *there: false if there is none. A damaged one is an error that names the file. Also reads version 0.1's format, lines
- * of text in CONFIG.d/rollout, so that a fleet can be upgraded in the middle of a rollout.
- */
+/* *there: false if there is none. A damaged one is an error that names the file. */
 bool record_read(const struct versions *versions, bool *there, struct record *record, struct error *error);
 
 /* --- The audit log --- */

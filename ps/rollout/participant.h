@@ -94,7 +94,7 @@ struct rollout_participant {
     struct participant_host host;
     struct member who;
     bool prepared; /* a checkpoint to go back to is saved, and the rollout is not settled yet */
-    bool leaving;  /* the host was told to leave: nothing more to do */
+    bool leaving;  /* the host has to leave: nothing more to do */
     struct config_drift drift;
     struct versions versions;
     struct operator_keys operators;

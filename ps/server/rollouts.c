@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "ps/server/coordinator.h"
 
 enum { MOST_WAIT_MS = 60000, LEAST_PIECE = 4 << 10 };
@@ -32,7 +31,7 @@ static struct rollout_demand demand_of(const struct config_cluster *cluster)
     return (struct rollout_demand){cluster->worker_hosts.count, cluster->min_workers};
 }
 
-/* Programs to be distributed must be here before any member is told of them. */
+/* Programs to be distributed must be here before any member learns of them. */
 static bool has_programs(const struct rollout_coordinator *coordinator, const struct manifest *manifest,
                          struct error *error)
 {

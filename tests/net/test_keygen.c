@@ -24,6 +24,7 @@
 #include "net/credentials.h"
 #include "net/operator_key.h"
 #include "tests/net/loopback.h"
+#include "tests/system.h"
 
 static char folder[64];
 
@@ -187,16 +188,13 @@ static void a_full_disk_leaves_no_key(void **state)
 /* The next sync of a file fails. */
 static bool disk_fails;
 
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-
-int __wrap_fsync(int fd)
+int fsync(int fd)
 {
     if (disk_fails) {
         errno = EIO;
         return -1;
     }
-    return __real_fsync(fd);
+    return SYSTEM(fsync)(fd);
 }
 
 /* A key that the next power cut may lose is no key; and the failure leaves no file open. */

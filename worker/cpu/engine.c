@@ -9,6 +9,7 @@
 #include "base/profile.h"
 #include "worker/cpu/engine.h"
 #include "worker/data/batch_source.h"
+#include "worker/data/examples.h"
 #include "worker/engine.h"
 
 /* --- Training --- */
@@ -535,13 +536,16 @@ bool cpu_engine_create(struct engine **out, const struct engine_options *options
     return true;
 }
 
-/* The parameters; a chunk of samples' indexes for each input, and their activations for each unit. */
+/* The parameters; for each net a chunk of samples' indexes for each input, and their activations for each unit. */
 size_t cpu_engine_most_bytes(const struct model *model)
 {
     enum { INPUT = 48 * KERNEL_CHUNK, UNIT = 8 * KERNEL_CHUNK, REST = 1 << 20 };
-    size_t bytes = model->float_count * sizeof(float) + (size_t)model->widths[0] * INPUT + REST;
-    for (int l = 0; l < model->layer_count; l++) {
-        bytes += (size_t)model->widths[l + 1] * UNIT;
+    size_t bytes = model->float_count * sizeof(float);
+    for (int net = 0; net < model->net_count; net++) {
+        bytes += (size_t)model->variables[2 * model->layer_count * net].rows * INPUT + REST;
+        for (int l = 0; l < model->layer_count; l++) {
+            bytes += (size_t)model->widths[l + 1] * UNIT;
+        }
     }
     return bytes;
 }

@@ -27,7 +27,7 @@
 #include "worker/data/synth.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/table.h"
-#include "worker/data/tfrecord/files.h"
+#include "worker/data/tfrecord/reader.h"
 
 enum {
     VALIDATION_MOST = 5000, /* as in TensorFlow's read_data_sets; of a smaller set ... */
@@ -866,6 +866,25 @@ void dataset_choose_metric(struct config *config, const struct dataset *dataset)
     }
 }
 
+/*
+ * Of the nets that nobody has set, those that suit the set: without numbers both see the same; where these are not
+ * encoded (survey_schema, table_read_train) there is one.
+ */
+static void revise_nets(struct config *config, const struct dataset *dataset)
+{
+    struct config_model *model = &config->model;
+    const struct examples *rows = &dataset->train;
+    const bool is_chosen = model->net_count > 1 && config_was_chosen(config, "model", "ensemble");
+    if (!is_chosen || (rows->piecewise > 0 && rows->numbers > 0)) {
+        return;
+    }
+    const bool is_same = dataset->schema && rows->piecewise == 0 && rows->numbers == 0 && !dataset->streaming;
+    model->net_count = is_same ? model->net_count : 0;
+    for (int net = 0; net < model->net_count; net++) {
+        model->views[net] = VIEW_RAW;
+    }
+}
+
 /* Does the set have what a net of each view takes? */
 static bool check_views(const struct config *config, const struct dataset *dataset, struct error *error)
 {
@@ -902,6 +921,7 @@ bool dataset_fit(struct config *config, const struct dataset *dataset, struct er
     }
     dataset_choose_metric(config, dataset);
     config->data.shape = dataset->shape;
+    revise_nets(config, dataset);
     if (!check_views(config, dataset, error)) {
         return false;
     }

@@ -148,12 +148,29 @@ static void what_auto_means(void **state)
     accept(&config, "{}", NO_FLAGS);
     assert_true(config.train.optimizer == OPTIMIZER_SGD && config.train.learning_rate == 0.5);
     assert_true(config.train.batch_size == 100 && config.train.train_steps == 10000 && config.train.patience == 0);
+    assert_true(config.model.net_count == 0 && config.train.ema_decay == 0);
     config_free(&config);
 
     accept(&config, "{}", FLAGS("target", "y"));
     assert_true(config.train.optimizer == OPTIMIZER_ADAM && config.train.learning_rate == 0.002);
     assert_true(config.train.train_steps == 0 && config.train.epochs == 300 && config.train.patience == 30);
     assert_true(config_was_chosen(&config, "train", "batch_size"));
+    assert_true(config_was_chosen(&config, "model", "ensemble") && config.model.net_count == 2);
+    assert_true(config.model.views[0] == VIEW_RAW && config.model.views[1] == VIEW_PIECEWISE);
+    assert_true(config_was_chosen(&config, "train", "ema_decay") && config.train.ema_decay == 0.99);
+    config_free(&config);
+
+    static const char *const one_net[][2] = {{"hidden", "8"},   {"layers", "4,8,2"},      {"encoding", "ple"},
+                                             {"device", "gpu"}, {"data_sharding", "own"}, {"local_steps", "2"}};
+    for (size_t i = 0; i < sizeof one_net / sizeof *one_net; i++) {
+        accept(&config, "{}", FLAGS("target", "y", one_net[i][0], one_net[i][1]));
+        assert_true(config.model.net_count == 0 && config.train.ema_decay == 0);
+        assert_true(config_was_chosen(&config, "model", "ensemble"));
+        config_free(&config);
+    }
+    accept(&config, "{}", FLAGS("target", "y", "ensemble", "raw:1", "ema_decay", "0.5"));
+    assert_true(config.model.net_count == 1 && config.train.ema_decay == 0.5);
+    assert_false(config_was_chosen(&config, "model", "ensemble") || config_was_chosen(&config, "train", "ema_decay"));
     config_free(&config);
 
     accept(&config, "{}", FLAGS("target", "y", "optimizer", "sgd"));

@@ -3,7 +3,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -393,6 +392,26 @@ bool schema_finish(struct schema *schema, struct error *error)
 {
     return lay_out(schema, error) && ((keep_target_scales(schema) && make_text(schema)) ||
                                       error_set(error, "out of memory for the names of columns and categories"));
+}
+
+bool schema_take_raw(struct schema *schema, struct error *error)
+{
+    for (int i = 0; i < schema->count; i++) {
+        struct schema_column *column = &schema->columns[i];
+        free(column->edges);
+        column->edges = NULL;
+        column->edge_count = 0;
+        column->piece = column->bin = -1;
+    }
+    free(schema->bins);
+    free(schema->target_means);
+    free(schema->target_scales);
+    free(schema->text);
+    schema->bins = NULL;
+    schema->target_means = schema->target_scales = NULL;
+    schema->text = NULL;
+    schema->encoding = ENCODING_NONE;
+    return schema_finish(schema, error);
 }
 
 /* Reads in place: the text may be another member's, and of any size that a message holds. */

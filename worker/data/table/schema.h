@@ -112,6 +112,9 @@ bool schema_set_edges(struct schema_column *column, const double *edges, int cou
 /* Call it after adding all columns: assigns their places and makes the text. */
 bool schema_finish(struct schema *schema, struct error *error);
 
+/* Leaves the encoding of numbers out, and finishes again, or for the first time if that has failed. */
+bool schema_take_raw(struct schema *schema, struct error *error);
+
 /* Parses the text, which need not be trusted. */
 bool schema_parse(struct schema *schema, const char *text, struct error *error);
 

@@ -109,6 +109,8 @@ static bool find_edges(struct schema_column *to, const struct survey_column *fro
 /* Columns that are useless, or too good. */
 static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
 {
+    enum { FEW_ROWS = 30 };
+    const int64_t values = survey->rows - column->missing;
     const bool is_constant = is_text(column) ? column->values.count < 2 : column->minimum == column->maximum;
     if (is_constant && column->missing == 0) {
         log_warning("%s: column %.64s has only one value and teaches nothing", name, column->name);
@@ -116,6 +118,14 @@ static void warn_of(const struct survey_column *column, const struct survey *sur
         log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
                     "known when predicting, leave it out (--ignore=%.64s)",
                     name, column->name, survey->columns[__builtin_ctzll(column->same)].name, column->name);
+    } else if (is_text(column) && !column->is_category && column->doubt[0] == '\0' && values >= FEW_ROWS &&
+               2 * column->values.count > values) {
+        log_warning(
+            "%s: column %.64s is read as text, %d different ones in %lld rows, such as \"%.32s\": as categories "
+            "they say little of other rows; if they are numbers, write each as one number alone "
+            "(--categorical=%.64s or --ignore=%.64s also ends this warning)",
+            name, column->name, column->values.count, (long long)values, dictionary_text(&column->values, 0),
+            column->name, column->name);
     }
 }
 
@@ -162,6 +172,14 @@ static bool add_dates(struct schema *schema, const struct survey_column *column,
     return true;
 }
 
+/* A word behind numbers, which are used without it. */
+static void tell_unit(const struct survey_column *column, const char *name)
+{
+    if (notation_has_word(&column->notation)) {
+        log_info("%s: column %.64s: numbers with the unit %s", name, column->name, column->notation.unit);
+    }
+}
+
 static void warn_of_doubt(const struct survey_column *column, const char *name)
 {
     if (column->doubt[0] != '\0') {
@@ -172,6 +190,7 @@ static void warn_of_doubt(const struct survey_column *column, const char *name)
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
+    tell_unit(column, name);
     warn_of_doubt(column, name);
     if (column->is_index) {
         log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)",
@@ -218,6 +237,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
 static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
 {
     const bool has_classes = schema->task == TASK_CLASS;
+    tell_unit(column, name);
     warn_of_doubt(column, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_TARGET, has_classes ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
@@ -393,6 +413,25 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
     return true;
 }
 
+/* Bins of all numbers beyond which a net on them takes more time than it is worth. */
+enum { MOST_BINS = 4096 };
+
+/*
+ * Encoded numbers that nobody has asked for are left out where there are none, where they are what is learnt, and where
+ * they make too many inputs.
+ */
+static bool finish(struct schema *schema, bool encoding_is_chosen, struct error *error)
+{
+    const bool may_drop = encoding_is_chosen && schema->encoding == ENCODING_BOTH;
+    const bool is_done = (!may_drop || schema->task != TASK_INPUTS) && schema_finish(schema, error);
+    int bins = 0;
+    for (int i = 0; is_done && i < schema->piecewise; i++) {
+        bins += schema->bins[i];
+    }
+    const bool has_few = bins > 0 && bins <= MOST_BINS;
+    return !may_drop || (is_done && has_few) ? is_done : schema_take_raw(schema, error);
+}
+
 bool survey_schema(struct survey *survey, const struct config *config, const char *name, struct schema *schema,
                    struct error *error)
 {
@@ -404,7 +443,8 @@ bool survey_schema(struct survey *survey, const struct config *config, const cha
                add_columns(schema, survey, USE_WEIGHT, config, name);
         done = done && schema_set_missing(schema, &config->data.missing);
         done = done || error_set(error, "%s: out of memory for its columns", name);
-        done = done && (schema_finish(schema, error) || error_wrap(error, "%s", name));
+        const bool is_chosen = config_was_chosen(config, "model", "ensemble");
+        done = done && (finish(schema, is_chosen, error) || error_wrap(error, "%s", name));
     }
     if (!done) {
         schema_free(schema);

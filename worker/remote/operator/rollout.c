@@ -1,5 +1,5 @@
 /* trainer rollout: proposes, watches and ends rollouts. */
-#include "worker/remote/operator/rollout.h"
+#include "worker/remote/operator/rollout_client.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -22,7 +22,6 @@
 #include "ps/rollout/decide.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
-#include "worker/remote/operator/rollout_client.h"
 
 /* --- Programs --- */
 
