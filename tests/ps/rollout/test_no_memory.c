@@ -69,7 +69,7 @@ static size_t audited(void)
     if (file_exists(log_path)) {
         assert_true(file_read(log_path, 1 << 16, &bytes, &size, &error));
         assert_true(size > 0 && bytes[size - 1] == '\n');
-        assert_non_null(strstr((char *)bytes, "\"outcome\":\"done\",\"left_out\":3}\n"));
+        assert_non_null(strstr((char *)bytes, "\"outcome\":\"done\",\"left_out\":3,\"prev\":\"00000000"));
         free(bytes);
     }
     return size;
