@@ -89,6 +89,20 @@ static void test_who_is_waited_for(void **state)
     has(text, "trainer_waited_seconds_total 42");
 }
 
+/* How its gradients come is known of a worker only. */
+static void test_links(void **state)
+{
+    (void)state;
+    assert_true(board_begin_members(&board, 2));
+    strcpy(board.members[0].role, "ps");
+    strcpy(board.members[1].role, "worker");
+    board.members[1].task = 3;
+    strcpy(board.members[1].link, "shared memory");
+    const char *text = written(true);
+    has(text, "trainer_member_link{role=\"worker\",task=\"3\",link=\"shared memory\"} 1");
+    assert_null(strstr(text, "trainer_member_link{role=\"ps\""));
+}
+
 static void test_pushes_by_what_became_of_them(void **state)
 {
     (void)state;
@@ -175,6 +189,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_who_is_waited_for, begin, end),
+        cmocka_unit_test_setup_teardown(test_links, begin, end),
         cmocka_unit_test_setup_teardown(test_pushes_by_what_became_of_them, begin, end),
         cmocka_unit_test_setup_teardown(test_a_rollout_and_checkpoints, begin, end),
         cmocka_unit_test_setup_teardown(test_gpus, begin, end),
