@@ -20,6 +20,12 @@
 
 #include "base/copy.h"
 
+/*
+ * The reader of a large message begins when that much of it is there, and finds it in a cache. With less it would often
+ * wait for more.
+ */
+enum { PUBLISH_BYTES = 512 * 1024 };
+
 enum { LINE = 64, SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 /* What both sides see of a ring. A position counts all bytes ever written or read. */
@@ -176,8 +182,11 @@ ssize_t local_send(struct local *local, int fd, const struct iovec *parts, size_
         errno = EAGAIN;
         return -1;
     }
-    const size_t done = copy_parts(local, &local->out, parts, count, local->size - (size_t)waiting, true);
-    if (done == local->size - waiting) {
+    const size_t room = local->size - (size_t)waiting;
+    const size_t left = PUBLISH_BYTES - (size_t)(local->out.at - local->out.published);
+    const size_t most = room < left ? room : left;
+    const size_t done = copy_parts(local, &local->out, parts, count, most, true);
+    if (done == most) {
         local_publish(local, fd);
     }
     return (ssize_t)done;

@@ -63,8 +63,8 @@ void local_free(struct local *local); /* NULL is fine; the socket is the caller'
 /*
  * As recvmsg and sendmsg on a non-blocking socket, `fd` being that of local_take or local_accept: errno is EAGAIN if
  * there is nothing to receive, or no room; 0 from local_receive: the peer has closed, and everything was received;
- * EBADMSG: the peer's position makes no sense. What was sent is published by local_publish, or once the ring is full:
- * so the peer is woken once for a message, however many parts that has.
+ * EBADMSG: the peer's position makes no sense. What was sent is published by local_publish, or once there is much of
+ * it: so the peer is woken once for a small message, however many parts that has.
  */
 ssize_t local_receive(struct local *local, int fd, const struct iovec *parts, size_t count);
 ssize_t local_send(struct local *local, int fd, const struct iovec *parts, size_t count);

@@ -81,6 +81,19 @@ TEST_WITH(test_who_is_waited_for, begin, end)
     has(text, "trainer_waited_seconds_total 42");
 }
 
+/* How its gradients come is known of a worker only. */
+TEST_WITH(test_links, begin, end)
+{
+    assert_true(board_begin_members(&board, 2));
+    strcpy(board.members[0].role, "ps");
+    strcpy(board.members[1].role, "worker");
+    board.members[1].task = 3;
+    strcpy(board.members[1].link, "shared memory");
+    const char *text = written(true);
+    has(text, "trainer_member_link{role=\"worker\",task=\"3\",link=\"shared memory\"} 1");
+    assert_null(strstr(text, "trainer_member_link{role=\"ps\""));
+}
+
 TEST_WITH(test_pushes_by_what_became_of_them, begin, end)
 {
     struct board_numbers *numbers = board_lock(&board);
