@@ -78,7 +78,7 @@ struct string_list {
 struct config_cluster {
     enum cluster_source cluster; /* where job_name, task_index and both lists come from */
     enum job_name job_name;
-    int task_index;                  /* CONFIG_AUTO: worker/remote/place.h finds one */
+    int task_index;                  /* CONFIG_AUTO: worker/remote/worker.h finds one */
     struct string_list ps_hosts;     /* "host:port" */
     struct string_list worker_hosts; /* "host:port" */
     int ps_count, base_port;         /* for cluster=slurm: base/config/scheduler.h */
@@ -180,6 +180,7 @@ enum metric {
 struct config_train {
     enum optimizer_kind optimizer;
     double learning_rate;   /* auto: config_load fills in the optimizer's default, as for the keys below marked so */
+    int retries;            /* no key: times that a divergence has lowered the rate (schedule_lowered_rate) */
     double lr_decay;        /* learning rate x lr_decay^(step / lr_decay_steps); 1 = constant */
     int64_t lr_decay_steps; /* 0 = the steps of one epoch */
     bool lr_staircase;
@@ -226,7 +227,7 @@ struct config_train {
     char *class_weights;           /* "": all 1; "balanced"; "name:weight,..." */
     enum metric best_metric;
     enum final_test final_test;   /* which model the final test measures */
-    int divergence_retries;       /* of a run on one machine; 0 = a divergence ends it */
+    int divergence_retries;       /* 0 = a divergence ends the run */
     enum validate_by validate_by; /* whose rows a validation uses, where each worker has its own */
     double target_accuracy;       /* stop once validation reaches it; 0 = never */
     double target_metric;         /* the same for best_metric; 0 = never */

@@ -1,7 +1,7 @@
 /*
  * Writes go to a temporary file in the same folder, so that the rename stays within one file system; then the folder is
  * synced, because the rename changes the folder. The temporary name ends in ".tmp", so what a killed process leaves
- * behind is never mistaken for the real file. It can't be guessed, and an existing file or link is never opened, so
+ * behind is never mistaken for the real file. It is unpredictable, and an existing file or link is never opened, so
  * that in a folder writable by others nobody can make us write elsewhere.
  */
 #include "base/file.h"

@@ -4,7 +4,6 @@
  */
 #include "base/profile.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdarg.h>

@@ -30,7 +30,7 @@ void threads_run_soon(void);
 /*
  * Lowers the priority of the calling thread and of the threads it creates from now on: to nice 5, unless it is nicer
  * already; a real-time thread's priority by one. It cannot be undone, and programs the thread executes inherit it: see
- * restart_stand_by.
+ * restart_spawn_helper.
  */
 void threads_give_way(void);
 

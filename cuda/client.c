@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,9 +16,7 @@
 #include "base/memory.h"
 #include "cuda/handover.h"
 #include "cuda/launch.h"
-#include "cuda/payload.h"
 #include "cuda/protocol.h"
-#include "cuda/use.h"
 
 /* --- Requests and answers --- */
 

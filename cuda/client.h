@@ -97,4 +97,17 @@ bool gpu_client_step(struct gpu_client *client, int examples, uint32_t task, int
 /* Computes the outputs of the examples in the areas, 1..most_examples of them, into areas->outputs. */
 bool gpu_client_forward(struct gpu_client *client, bool averaged, int examples, struct error *error);
 
+/* --- GPU time of this process (use.c): the durations of its commands, summed over all clients. Any thread. --- */
+
+/* A client has opened a device, or closed it. */
+void gpu_use_take(void);
+void gpu_use_return(void);
+
+/* A device starts computing; stops computing. */
+void gpu_use_begin(void);
+void gpu_use_end(void);
+
+/* Seconds so far, running commands included; *gpus: the number of open devices. */
+double gpu_use_seconds(int *gpus);
+
 #endif

@@ -43,4 +43,12 @@ bool launch_ended(pid_t pid, char *how, size_t size);
 /* Kills it and waits briefly: a process stuck in its driver is left to the kernel. */
 void launch_kill(pid_t pid);
 
+/* --- The GPU engine's program, embedded by builds with nvcc (payload.c) --- */
+
+/* An ELF program for the system's libc; NULL and 0 in a build without it. */
+const void *payload_program(size_t *size);
+
+/* "sm_75 sm_80 ..."; "" in a build without it. */
+const char *payload_architectures(void);
+
 #endif

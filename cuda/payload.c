@@ -1,5 +1,5 @@
 /* Embeds the GPU program. cuda/build.mk defines its path and architectures if there is one. */
-#include "cuda/payload.h"
+#include "cuda/launch.h"
 
 #ifdef GPU_PROGRAM
 

@@ -1,5 +1,5 @@
 /* The integral over time of the number of computing devices, updated whenever that number changes. */
-#include "cuda/use.h"
+#include "cuda/client.h"
 
 #include <pthread.h>
 #include <stdint.h>

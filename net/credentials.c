@@ -1,7 +1,6 @@
 /* Loading and making keys. Private keys pass through our own buffers only here, and each is wiped on every path. */
 #include "net/credentials.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -154,7 +154,9 @@
                                             "slots, 3 averages")                                                       \
     FIELD(I64,    global_step,     0,       "steps applied; -1 unless ready")                                          \
     FIELD(U64,    version,         0,       "number of changes of this shard within the generation")                   \
-    FIELD(TEXT,   message,         1024,    "what the shard waits for, for the user; may be empty")
+    FIELD(TEXT,   message,         1024,    "what the shard waits for, for the user; may be empty")                    \
+    FIELD(U8,     retries,         10,      "how many divergences have lowered the learning rate (since "             \
+                                            "version 2)")
 
 #define MESSAGE_FIELDS_begin_restore(FIELD)                                                                            \
     FIELD(TEXT,   source,          4096,    "origin of the values, for logs: \"initialised\" or a checkpoint")
@@ -167,7 +169,9 @@
 #define MESSAGE_FIELDS_end_restore(FIELD)                                                                              \
     FIELD(I64,    global_step,     0,       "at which training continues")                                             \
     FIELD(I64,    epoch_batches,   0,       "one worker's batches per epoch, which only members with the data know; "  \
-                                            "0: unknown")
+                                            "0: unknown")                                                              \
+    FIELD(U8,     retries,         10,      "how many divergences have lowered the learning rate (since "             \
+                                            "version 2)")
 
 #define MESSAGE_FIELDS_snapshot(FIELD)                                                                                 \
     FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0; bit 63: an order")                \
@@ -436,9 +440,9 @@
 
 /*
  * ADDITION(message, first of the fields that came later, protocol version that they came with): a frame of an earlier
- * version ends before them. There is one version so far.
+ * version ends before them.
  */
-#define MESSAGE_ADDITIONS(ADDITION)
+#define MESSAGE_ADDITIONS(ADDITION) ADDITION(model, retries, 2) ADDITION(end_restore, retries, 2)
 /* clang-format on */
 
 #endif

@@ -166,30 +166,42 @@ bool operator_key_create(const char *path, const char *passphrase, struct error 
     return done;
 }
 
-static bool read_key(const char *path, const char *head, const char *what, uint8_t *key, size_t key_size,
-                     struct error *error)
+/* The key after this head, in hex. Returns what follows; NULL: it is not one. */
+static const char *parse_key(const char *text, const char *head, uint8_t *key, size_t key_size)
+{
+    const size_t length = strlen(head);
+    const char *end = NULL;
+    return strncmp(text, head, length) == 0 &&
+                   sodium_hex2bin(key, key_size, text + length, 2 * key_size, NULL, NULL, &end) == 0 &&
+                   end == text + length + 2 * key_size && *end == '\n'
+               ? end + 1
+               : NULL;
+}
+
+static bool is_no_key(const char *path, const char *what, struct error *error)
+{
+    return error_set(error, "%s: is not an operator's %s key; make a pair with: trainer keygen --operator=FILE", path,
+                     what);
+}
+
+static bool read_secret(const char *path, const char *head, uint8_t *key, size_t key_size, struct error *error)
 {
     uint8_t *bytes = NULL;
     size_t size = 0;
-    const char *end = NULL;
     if (!file_read(path, MAX_FILE, &bytes, &size, error)) {
         return false;
     }
-    const char *text = (const char *)bytes, *hex = text + strlen(head);
-    bool done = size == strlen(head) + 2 * key_size + 1 && memcmp(bytes, head, strlen(head)) == 0 &&
-                sodium_hex2bin(key, key_size, hex, 2 * key_size, NULL, NULL, &end) == 0 && end == hex + 2 * key_size &&
-                *end == '\n';
+    const bool done = parse_key((const char *)bytes, head, key, key_size) == (const char *)bytes + size;
     sodium_memzero(bytes, size);
     free(bytes);
-    return done || error_set(error, "%s: is not an operator's %s key; make a pair with: trainer keygen --operator=FILE",
-                             path, what);
+    return done || is_no_key(path, "secret", error);
 }
 
 /* False without an error: it is not locked, or not a key at all. */
 static bool read_locked(const char *path, uint8_t locked[LOCKED_BYTES])
 {
     struct error ignored;
-    return read_key(path, locked_head, "secret", locked, LOCKED_BYTES, &ignored);
+    return read_secret(path, locked_head, locked, LOCKED_BYTES, &ignored);
 }
 
 static bool check_secret(const char *path, struct error *error)
@@ -210,7 +222,7 @@ bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY]
         return false;
     }
     if (!read_locked(path, locked)) {
-        return read_key(path, secret_head, "secret", key, OPERATOR_SECRET_KEY, error);
+        return read_secret(path, secret_head, key, OPERATOR_SECRET_KEY, error);
     }
     snprintf(prompt, sizeof prompt, "passphrase of %s", path);
     const bool done = operator_key_ask(prompt, passphrase, error) &&
@@ -229,20 +241,132 @@ bool operator_key_read_own_public(const char *path, uint8_t key[OPERATOR_PUBLIC_
         memcpy(key, locked + LOCKED_PUBLIC, OPERATOR_PUBLIC_KEY);
         return true;
     }
-    const bool done = read_key(path, secret_head, "secret", secret, sizeof secret, error) &&
-                      crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
+    const bool done =
+        read_secret(path, secret_head, secret, sizeof secret, error) && crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
     sodium_memzero(secret, sizeof secret);
     return done;
 }
 
+/* --- Several operators --- */
+
+static const char threshold_head[] = "threshold ";
+
+bool operator_keys_have(const struct operator_keys *keys, const uint8_t key[OPERATOR_PUBLIC_KEY])
+{
+    bool found = false;
+    for (int i = 0; i < keys->count; i++) {
+        found = found || memcmp(keys->keys[i], key, OPERATOR_PUBLIC_KEY) == 0;
+    }
+    return found;
+}
+
+/* Returns what follows the keys; NULL: they are too many, or one is there twice. */
+static const char *parse_keys(const char *text, struct operator_keys *keys)
+{
+    uint8_t key[OPERATOR_PUBLIC_KEY];
+    const char *next;
+    for (keys->count = 0; (next = parse_key(text, public_head, key, sizeof key)); text = next) {
+        if (keys->count == OPERATOR_MAX_KEYS || operator_keys_have(keys, key)) {
+            return NULL;
+        }
+        memcpy(keys->keys[keys->count++], key, sizeof key);
+    }
+    return text;
+}
+
+/* "threshold 2\n"; a single key needs none. */
+static const char *parse_threshold(const char *text, struct operator_keys *keys)
+{
+    const size_t length = strlen(threshold_head);
+    keys->threshold = keys->count == 1 ? 1 : 0;
+    if (strncmp(text, threshold_head, length) != 0 || text[length] < '1' || text[length] > '9' ||
+        text[length + 1] != '\n') {
+        return text;
+    }
+    keys->threshold = text[length] - '0';
+    return text + length + 2;
+}
+
+bool operator_keys_read(const char *path, struct operator_keys *keys, struct error *error)
+{
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    *keys = (struct operator_keys){.count = 0};
+    if (!trust_public_key(path, error) || !file_read(path, OPERATOR_MAX_KEYS * MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    const char *at = parse_keys((const char *)bytes, keys);
+    at = at && keys->count > 0 ? parse_threshold(at, keys) : NULL;
+    const bool is_whole = at == (const char *)bytes + size;
+    free(bytes);
+    if (!is_whole) {
+        return is_no_key(path, "public", error);
+    }
+    return (keys->threshold > 0 && keys->threshold <= keys->count) ||
+           error_set(error, "%s: holds %d keys, so its last line must say how many of them must sign: threshold %d",
+                     path, keys->count, keys->count);
+}
+
+struct operator_keys operator_keys_of(const uint8_t key[OPERATOR_PUBLIC_KEY])
+{
+    struct operator_keys keys = {.count = 1, .threshold = 1};
+    memcpy(keys.keys[0], key, OPERATOR_PUBLIC_KEY);
+    return keys;
+}
+
+/* Whose signature it is; -1: of none of these keys. */
+static int find_signer(const struct operator_keys *keys, const uint8_t *bytes, size_t size, const uint8_t *signature)
+{
+    int key = keys->count - 1;
+    while (key >= 0 && crypto_sign_verify_detached(signature, bytes, size, keys->keys[key]) != 0) {
+        key--;
+    }
+    return key;
+}
+
+bool operator_keys_verify(const struct operator_keys *keys, const uint8_t *bytes, size_t size,
+                          const uint8_t *signatures, int count)
+{
+    bool has_signed[OPERATOR_MAX_KEYS] = {false};
+    for (int i = 0; i < count; i++) {
+        const int key = find_signer(keys, bytes, size, signatures + (size_t)i * OPERATOR_SIGNATURE);
+        if (key < 0 || has_signed[key]) {
+            return false;
+        }
+        has_signed[key] = true;
+    }
+    return count > 0;
+}
+
+void operator_keys_signers(const struct operator_keys *keys, const uint8_t *bytes, size_t size,
+                           const uint8_t *signatures, int count, char text[OPERATOR_SIGNERS])
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < count && i < OPERATOR_MAX_KEYS; i++) {
+        struct minisign_key named;
+        const int key = find_signer(keys, bytes, size, signatures + (size_t)i * OPERATOR_SIGNATURE);
+        if (key >= 0) {
+            minisign_key_of(&named, keys->keys[key]);
+            text[used] = ' ';
+            used += used > 0 ? 1 : 0;
+            sodium_bin2hex(text + used, OPERATOR_SIGNERS - used, named.id, sizeof named.id);
+            used += 2 * sizeof named.id;
+        }
+    }
+}
+
 bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
-    return trust_public_key(path, error) && read_key(path, public_head, "public", key, OPERATOR_PUBLIC_KEY, error);
+    struct operator_keys keys;
+    if (!operator_keys_read(path, &keys, error)) {
+        return false;
+    }
+    memcpy(key, keys.keys[0], OPERATOR_PUBLIC_KEY);
+    return keys.count == 1 || error_set(error, "%s: holds %d keys, but one is needed here", path, keys.count);
 }
 
 /* --- Signatures of files, as minisign makes them --- */
-
-/* Signatures of files as minisign writes them (Ed25519 and BLAKE2b, by libsodium). */
 
 static const char untrusted_head[] = "untrusted comment: ", trusted_head[] = "trusted comment: ";
 

@@ -39,6 +39,31 @@ bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY]
 bool operator_key_read_own_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error);
 bool operator_key_read_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error);
 
+/* --- Several operators --- */
+
+enum { OPERATOR_MAX_KEYS = 8, OPERATOR_SIGNATURE = 64 };
+
+/* Whose signatures count, and how many of different keys a rollout needs. */
+struct operator_keys {
+    int count, threshold;
+    uint8_t keys[OPERATOR_MAX_KEYS][OPERATOR_PUBLIC_KEY];
+};
+
+/* A file with one public key; or with several of them one after the other, and a last line such as `threshold 2`. */
+bool operator_keys_read(const char *path, struct operator_keys *keys, struct error *error);
+
+struct operator_keys operator_keys_of(const uint8_t key[OPERATOR_PUBLIC_KEY]);
+bool operator_keys_have(const struct operator_keys *keys, const uint8_t key[OPERATOR_PUBLIC_KEY]);
+
+/* The ids of the keys that made them, as in minisign's files, in hex and separated by blanks. */
+enum { OPERATOR_SIGNERS = OPERATOR_MAX_KEYS * 17 };
+void operator_keys_signers(const struct operator_keys *keys, const uint8_t *bytes, size_t size,
+                           const uint8_t *signatures, int count, char text[OPERATOR_SIGNERS]);
+
+/* True if these `count` signatures of the bytes are of as many different keys. */
+bool operator_keys_verify(const struct operator_keys *keys, const uint8_t *bytes, size_t size,
+                          const uint8_t *signatures, int count);
+
 /* --- Signatures of files, as minisign makes them --- */
 
 /*

@@ -1,7 +1,6 @@
 /* The board: numbers under a lock, and the server thread's computations once a second. */
 #include "observe/board.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -74,7 +74,7 @@ const struct history_bucket *history_at(const struct history_ring *ring, int ind
 /* Replaces the file. */
 bool history_save(const struct history *history, const char *path, struct error *error);
 
-/* False if there is no valid file: the history is then unchanged, and *damaged tells whether there is a damaged one. */
+/* False if there is no valid file: the history is then unchanged, and *damaged says whether there is a damaged one. */
 bool history_load(struct history *history, const char *path, bool *damaged, struct error *error);
 
 enum {

@@ -175,7 +175,7 @@ static bool serve(const struct config *config, struct error *error)
     self.run = (struct api_run){.board = &self.board};
     self.api = (struct api){.runs = &self.run, .run_count = 1};
     struct http_options options = {
-        .routes = api_routes, .context = &self.api, .tick = tick, .most_bytes = MOST_BYTES, .gives_way = true};
+        .routes = api_routes, .context = &self.api, .tick = tick, .most_bytes = MOST_BYTES, .low_priority = true};
     guard_apply(&self.guard, &options);
     if (!http_server_start(&self.server, &options, error)) {
         return error_wrap(error, "observe.http %s", config->observe.http);

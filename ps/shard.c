@@ -305,6 +305,16 @@ static bool check_written(struct shard *shard, struct error *error)
     return true;
 }
 
+void shard_set_retries(struct shard *shard, int retries)
+{
+    schedule_set_retries(shard->schedule, retries);
+}
+
+int shard_retries(struct shard *shard)
+{
+    return schedule_retries(shard->schedule);
+}
+
 bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error)
 {
     assert(atomic_load(&shard->closed));

@@ -22,7 +22,7 @@
  * x 2 x (1 + slots + averages) more, when the first is ordered. Synchronous training takes another 4 bytes x floats x
  * (2 + one per worker): answers cannot use the memory of gradients that still wait for their step, and two buffers hold
  * the answers shared by all workers. train.buffer_size takes 4 bytes x floats, however large it is. With wire_dtype
- * bfloat16, 2 bytes x floats per worker remember what it was told; where answers are packed (ps/store/codec.h), 4
+ * bfloat16, 2 bytes x floats per worker remember what it was sent; where answers are packed (ps/store/codec.h), 4
  * bytes x floats x 4 do so for all workers. A push allocates nothing.
  *
  * Threads: any may call anything, but only one thread at a time uses a stage. The shard knows neither clock nor
@@ -75,6 +75,10 @@ bool shard_claim_write(struct shard *shard, enum store_vector vector, struct ran
                        struct error *error);
 void shard_wrote(struct shard *shard, enum store_vector vector, struct range range);
 bool shard_end_write(struct shard *shard, int64_t global_step, int64_t epoch_steps, struct error *error);
+
+/* How many divergences have lowered the learning rate (train.retries). Set while the shard is being written. */
+void shard_set_retries(struct shard *shard, int retries);
+int shard_retries(struct shard *shard);
 
 /*
  * A stage holds a worker's gradient until it is complete, then its answer. stage_begin empties it. stage_claim returns
@@ -137,8 +141,8 @@ bool shard_changes(struct shard *shard, uint32_t generation, struct stage *stage
                    enum dtype dtype, struct changes *changes);
 
 /*
- * Differences (ps/store/codec.h): with wire_dtype bfloat16 a stage remembers what its worker was last told.
- * stage_is_known_to is true if this connection can use that; others are told every value in full. connection: a unique
+ * Differences (ps/store/codec.h): with wire_dtype bfloat16 a stage remembers what its worker was last sent.
+ * stage_is_known_to is true if this connection can use that; others are sent every value in full. connection: a unique
  * number, not 0. stage_encode_delta updates the memory to `halves`, the floats of these ranges one after another, and
  * encodes the update to `encoded`, which has room for bfloat16_encoded_room(floats) + ranges->count bytes; returns the
  * bytes used.
@@ -185,7 +189,7 @@ void shard_schedule(struct shard *shard, const struct config_train *train, int64
 bool shard_read(struct shard *shard, enum store_vector vector, struct range range, float *values, struct error *error);
 
 /*
- * Snapshots of all vectors at one step. The number tells the kind:
+ * Snapshots of all vectors at one step. The number says which kind:
  *  - a plain one (without SNAPSHOT_ORDER), one at a time: another number replaces it. at_step -1: now;
  *  - an order, for a future step; kept until released. It may be placed while the shard is being written. There are at
  *    most SHARD_ORDERS (the earliest gives way), and memory for SHARD_ORDERS_KEPT taken and not yet released.

@@ -367,8 +367,8 @@ static bool is_waiting(const struct board_member *member)
 }
 
 /*
- * The freshest report on a worker, with two exceptions: a worker that one ps makes wait is waiting, whatever it told
- * the others a moment later; and only the ps that decides on steps knows its rounds and its own rows.
+ * The freshest report on a worker, with two exceptions: a worker that one ps makes wait is waiting, whatever it
+ * reported to the others a moment later; and only the ps that decides on steps knows its rounds and its own rows.
  */
 static void merge_worker(struct board_member *entry, const struct board_member *reply)
 {

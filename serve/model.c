@@ -54,7 +54,7 @@ static void version_free(struct version *version)
     free(version);
 }
 
-void version_let_go(struct version *version)
+void version_release(struct version *version)
 {
     if (version && atomic_fetch_sub(&version->holders, 1) == 1) {
         version_free(version);
@@ -88,7 +88,7 @@ static void free_replaced(struct served *served)
             at = &version->next;
         } else {
             *at = version->next;
-            version_let_go(version);
+            version_release(version);
         }
     }
 }
@@ -97,7 +97,7 @@ void served_destroy(struct served *served)
 {
     free_replaced(served);
     assert(!served->replaced);
-    version_let_go(served->current);
+    version_release(served->current);
     served->current = NULL;
     pthread_mutex_destroy(&served->mutex);
 }
@@ -294,7 +294,7 @@ static bool version_load(struct served *served, struct version **loaded, struct 
 
 /* --- Finding new checkpoints --- */
 
-/* What tells a file from another one, or from what it was before; never 0. */
+/* What distinguishes a file from another one, or from what it was before; never 0. */
 static uint64_t state_of(const char *name, const struct stat *status)
 {
     const uint64_t parts[] = {crc32c(name, strlen(name)),

@@ -177,7 +177,7 @@ bool served_refresh(struct served *served, struct error *error);
 
 struct version *served_hold(struct served *served);    /* NULL: none is loaded */
 struct version *version_hold(struct version *version); /* adds a reference */
-void version_let_go(struct version *version);          /* NULL is fine */
+void version_release(struct version *version);         /* NULL is fine */
 
 /*
  * The worker's engine for pixels that are not whole levels of grey, created for the first of them. NULL with an error,

@@ -1,6 +1,6 @@
 /*
  * KServe's Open Inference Protocol, version 2, over REST with the binary tensor extension: the body is JSON, or JSON
- * followed by the bytes of tensors, little-endian; Inference-Header-Content-Length tells where the JSON ends.
+ * followed by the bytes of tensors, little-endian; Inference-Header-Content-Length says where the JSON ends.
  * https://github.com/kserve/open-inference-protocol
  *
  * A picture is a row of one tensor, flat or [height, width]. Rows of a table are one tensor per column, or a single

@@ -3,7 +3,6 @@
  * answer is CSV, the rows followed by the predictions; for pictures (JPEG, PNG, BMP, PGM) it is JSON.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 

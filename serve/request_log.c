@@ -1,6 +1,6 @@
 /*
  * A log that can't be written is reported once, and then loses rows: predictions matter more. An unfinished file has a
- * name that begins with a dot, which readers skip, and that can't be guessed; it is locked. One left by a killed
+ * name that begins with a dot, which readers skip, and is unpredictable; it is locked. One left by a killed
  * process is kept up to its last whole line.
  */
 #include "serve/request_log.h"
@@ -16,7 +16,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <sodium.h>
@@ -579,7 +578,7 @@ void request_log_write(struct request_log *log)
         const bool done = version_is_of_pictures(item->version) ? write_picture(log, item) : write_rows(log, item);
         log->has_failed &= !done;
         lost += done ? 0 : (uint64_t)item->rows;
-        version_let_go(item->version);
+        version_release(item->version);
         free(item);
         item = next;
     }

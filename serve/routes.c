@@ -214,7 +214,7 @@ static bool find_target(struct service *service, struct http_request *request, c
     if (number >= 0 && target->version && target->version->number != number) {
         http_answer_error(request, 404, "version %lld of %s is not in service; version %lld is", number,
                           target->served->name, (long long)target->version->number);
-        version_let_go(target->version);
+        version_release(target->version);
         return false;
     }
     return true;
@@ -261,7 +261,7 @@ static void handle_open_inference(void *context, struct http_request *request)
     } else {
         http_answer_error(request, 404, "not found: POST .../infer, GET .../ready, .../config, or GET the model");
     }
-    version_let_go(target.version);
+    version_release(target.version);
 }
 
 static void handle_server(void *context, struct http_request *request)
@@ -296,7 +296,7 @@ static void handle_index(void *context, struct http_request *request)
         json_write_string(&text, "state", version ? "READY" : "UNAVAILABLE");
         json_write_string(&text, "reason", "");
         json_write_close(&text, '}');
-        version_let_go(version);
+        version_release(version);
     }
     json_write_close(&text, ']');
     answer_text(context, request, &text, "application/json");
@@ -364,7 +364,7 @@ static void handle_tensorflow(void *context, struct http_request *request)
             request, 404,
             "not found: POST ...:predict, ...:classify or ...:regress, GET .../metadata, or GET the model");
     }
-    version_let_go(target.version);
+    version_release(target.version);
 }
 
 /* --- plain posts --- */
@@ -416,7 +416,7 @@ static void handle_ready(void *context, struct http_request *request)
             http_answer_error(request, 503, "%s: %s", served->name, problem);
             return;
         }
-        version_let_go(version);
+        version_release(version);
     }
     handle_alive(context, request);
 }
@@ -557,7 +557,7 @@ static void put_drift(const struct metrics *to, struct service *service)
                                    "column", state.name, NULL);
                 }
             }
-            version_let_go(version);
+            version_release(version);
         }
     }
 }
@@ -573,7 +573,7 @@ static void put_predictions(const struct metrics *to, struct service *service)
                            (double)drift_class(&version->drift, c).count, "model", service->models[i].name, "class",
                            outcome_name(&version->trained, c, name), NULL);
         }
-        version_let_go(version);
+        version_release(version);
     }
 }
 
@@ -654,7 +654,7 @@ static void handle_drift(void *context, struct http_request *request)
         describe_drift(&text, target.served, target.version);
         answer_text(context, request, &text, "application/json");
     }
-    version_let_go(target.version);
+    version_release(target.version);
 }
 
 /* --- the table --- */

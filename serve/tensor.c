@@ -79,7 +79,7 @@ static const struct type {
     bool is_integer, is_signed;
     int8_t digits;   /* of a float's significand, in bits */
     int16_t least;   /* the exponent of its smallest number */
-    uint8_t printed; /* decimal digits that tell all its numbers apart */
+    uint8_t printed; /* decimal digits that distinguish all its numbers */
 } types[TENSOR_TYPES] = {
     [TENSOR_ANY] = {.name = "JSON"},
     [TENSOR_BOOL] = {.name = "BOOL", .size = 1, .is_integer = true},

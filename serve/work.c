@@ -146,7 +146,7 @@ static void call_end(struct call *call)
     if (call->protocol->forget) {
         call->protocol->forget(call);
     }
-    version_let_go(call->version);
+    version_release(call->version);
     free(call->format);
 }
 
@@ -266,7 +266,7 @@ void work_take(struct work *work, struct http_request *request, struct served *s
     }
     struct call *call = call_create(work);
     if (!call) {
-        version_let_go(version);
+        version_release(version);
         refuse(served, request, "out of memory; try again");
         return;
     }

@@ -19,16 +19,12 @@
 #ifndef TESTS_SCENARIO_H
 #define TESTS_SCENARIO_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 enum { SCENARIO_WORDS = 160, SCENARIO_LINE = 2048, SCENARIO_MAX = 400 };
 
@@ -54,9 +50,9 @@ static int scenario_block_count;
 static double scenario_now_s;
 
 /* Of the driver: before and after each scenario, and one statement, of which it takes all words. */
-static void scenario_enter(void);
-static void scenario_leave(void);
-static void scenario_statement(struct scenario_words *words);
+void scenario_enter(void);
+void scenario_leave(void);
+void scenario_statement(struct scenario_words *words);
 
 __attribute__((format(printf, 2, 3), noreturn)) static inline void scenario_fail(const struct scenario_words *words,
                                                                                  const char *format, ...)

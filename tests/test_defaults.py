@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import math
+import re
 
 import numpy
 import onnxruntime
@@ -154,6 +155,39 @@ def test_a_divergence_goes_back_by_itself(trainer, tmp_path):
     assert "lower --learning_rate of optimizer sgd, or choose --optimizer=adam, and start again" in said
     hopeless = train(trainer, *ONE, *DIVERGES, "--learning_rate=1e30", cwd=tmp_path, status=1)
     assert "which was lowered 3 times: training stops here" in hopeless.stdout + hopeless.stderr
+
+
+def test_simulated_workers_go_back_too(trainer, tmp_path):
+    correlated(tmp_path, 400)
+    rounds = ("--clients=3", "--local_steps=4", "--train_dir=run")
+    result = train(trainer, *ONE, *DIVERGES, *rounds, cwd=tmp_path)
+    said = [event["message"] for event in result.named("log") if "training goes back to step" in event["message"]]
+    assert 1 <= len(said) <= 3, said
+    assert int(tensors(newest(tmp_path / "run"))[1]["retries"]) == len(said)
+    assert result.done["test_r2"] > 0.9
+
+
+@pytest.mark.parametrize("flags", [(), ("--issync", "--ps=2"), ("--issync", "--local_steps=4", "--train_dir=run"),
+                                   ("--ps=2", "--train_dir=run")], ids=" ".join)
+def test_a_cluster_goes_back_too(trainer, tmp_path, flags):
+    correlated(tmp_path, 400)
+    common = ("cluster", *ONE, *[flag for flag in DIVERGES if "--epochs" not in flag], "--hidden=64", *flags)
+    done = run(trainer, *common, "--epochs=12", cwd=tmp_path)
+    said = re.findall(r"training goes back to step \d+ and continues at 0.3 times that rate \(", done.stderr)
+    assert 1 <= len(said) <= 3, done.stderr
+    assert float(re.search(r"\| test mae .* r2 ([-0-9.]+)", done.stdout)[1]) > 0.9, done.stdout
+    if "--train_dir=run" not in flags:
+        return
+    retries = int(tensors(newest(tmp_path / "run"))[1]["retries"])
+    assert retries == len(said)
+    lowered = f"learning rate {0.3 ** retries:g}"
+    again = run(trainer, *common, "--epochs=14", cwd=tmp_path)
+    assert f"worker 0  | optimizer  sgd, {lowered}" in again.stdout and "goes back" not in again.stderr
+    if "--local_steps=4" not in flags:
+        alone = run(trainer, *common[1:-2], "--train_dir=run", "--epochs=16", cwd=tmp_path)
+        assert lowered in alone.stdout and "goes back" not in alone.stderr
+    anew = run(trainer, *common, "--epochs=18", "--learning_rate=0.01", cwd=tmp_path)
+    assert "optimizer  sgd, learning rate 0.01;" in anew.stdout
 
 
 def test_a_resumed_run_continues_at_the_lower_rate(trainer, tmp_path):

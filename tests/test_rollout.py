@@ -144,7 +144,7 @@ def test_a_manifest_that_is_sent_again_or_elsewhere(trainer, tmp_path):
         south.start_and_train()
         result = north.rollout(north.candidate(2, learning_rate=0.05), "--yes", "--healthy_secs=0.5")
         assert result.returncode == 0, text_of(result)
-        manifest = (north.folder / "config.json.d" / "manifest").read_bytes()
+        manifest = (north.folder / "config.json.d" / "00000002.manifest").read_bytes()
         name, message = propose(south, manifest)
         assert name == "error" and 'for fleet "north", but this is fleet "south"' in message
         name, message = propose(north, manifest)

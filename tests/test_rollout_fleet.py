@@ -53,7 +53,7 @@ def test_bad_ones_change_nothing(fleet, trainer):
                                                     "--key=other.key"))
     assert "give it a higher one" in text_of(fleet.rollout(fleet.candidate(1, train={"learning_rate": 0.5}), "--yes"))
     # A manifest that was rolled out before, and a modified one.
-    manifest = (fleet.folder / "config.json.d" / "manifest").read_bytes()
+    manifest = max((fleet.folder / "config.json.d").glob("*.manifest")).read_bytes()
     for name, wrong in (("again", manifest), ("changed", manifest[:60] + b"x" + manifest[61:]),
                         ("torn", manifest[:-9])):
         port = int(fleet.ps_hosts[0].split(":")[1])

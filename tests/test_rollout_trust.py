@@ -95,7 +95,7 @@ def test_a_false_ps_0_gets_nothing_signed(fleet):
         new = fleet.candidate(version, learning_rate=version / 100)
         assert fleet.rollout(new, "--yes", "--healthy_secs=0.5").returncode == 0
         seen.append(in_force(fleet))
-        assert seen[-1][1] == (fleet.folder / "config.json.d" / "manifest").read_bytes()
+        assert seen[-1][1] == (fleet.folder / "config.json.d" / f"{version:08}.manifest").read_bytes()
     for name in ("worker 0", "ps 0"):
         fleet.kill(name)
         fleet.members[name].wait(240)
@@ -242,3 +242,71 @@ def test_a_public_key_that_anybody_may_replace(fleet):
     result = fleet.rollout(fleet.candidate(2, learning_rate=0.05), "--yes")
     assert result.returncode == 1, text_of(result)
     assert "operator.pub can be written to by everybody" in text_of(result), text_of(result)
+
+
+def test_two_of_three_operators(fleet):
+    for name in ("anna", "bert", "cora", "stranger"):
+        subprocess.run([fleet.trainer, "keygen", f"--operator={name}.key"], cwd=fleet.folder, check=True, timeout=240)
+    team = [(fleet.folder / f"{name}.key.pub").read_text() for name in ("anna", "bert", "cora")]
+    (fleet.folder / "operator.pub").write_text("".join(team) + "threshold 2\n")
+    fleet.start_and_train()
+    new, manifest = fleet.candidate(2, learning_rate=0.05), fleet.folder / "two.manifest"
+    result = fleet.rollout(new, "--yes", "--key=anna.key")
+    assert result.returncode == 1 and "asks for the signatures of 2 operators: add --manifest" in text_of(result)
+    result = fleet.rollout(new, "--yes", "--key=anna.key", "--manifest=two.manifest")
+    assert result.returncode == 0 and "has 1 of 2 signatures; next: trainer rollout sign" in text_of(result)
+    # One signature is none, whoever brings it.
+    signed_once = manifest.read_bytes()
+    result = fleet.rollout("propose", "--manifest=two.manifest")
+    assert result.returncode == 1 and "not signed by 2 of the 3 operator keys" in text_of(result)
+    assert "not signed by 2 of the 3" in send(fleet, "propose", signed_once, healthy_s=1.0)[1]
+    for key, why in (("anna", "signed by a key twice"), ("stranger", "operator.pub here does not have")):
+        result = fleet.rollout("sign", "--yes", f"--key={key}.key", "--manifest=two.manifest")
+        assert result.returncode == 1 and why in text_of(result), text_of(result)
+        assert manifest.read_bytes() == signed_once
+    result = fleet.rollout("sign", "--yes", "--key=cora.key", "--manifest=two.manifest")
+    assert result.returncode == 0 and "has 2 of 2 signatures; next: trainer rollout propose" in text_of(result)
+    assert "0.1 -> 0.05  (live)" in text_of(result)  # what is signed is shown
+    result = fleet.rollout("propose", "--manifest=two.manifest", "--healthy_secs=0.5")
+    assert result.returncode == 0 and "version 2 is in force" in text_of(result), text_of(result)
+    assert set(fleet.versions().values()) == {2}
+    # A restarted member believes it; the manifest vouches for what runs when the next one is signed.
+    fleet.kill("worker 0")
+    fleet.start("worker 0")
+    fleet.until("worker 0", lambda text: '"event":"step"' in text, "steps")
+    assert fleet.events("worker 0", "start")[0]["config_version"] == 2
+    new = fleet.candidate(3, learning_rate=0.02)
+    assert fleet.rollout(new, "--yes", "--key=bert.key", "--manifest=three.manifest").returncode == 0
+    assert fleet.rollout("sign", "--yes", "--key=anna.key", "--manifest=three.manifest").returncode == 0
+    operator = subprocess.Popen([fleet.trainer, "rollout", "propose", "--manifest=three.manifest", "--healthy_secs=600",
+                                 *fleet.job_flags()], cwd=fleet.folder, stdout=subprocess.PIPE, text=True)
+    fleet.until("ps 0", lambda text: "watching version 3" in text, "version 3")
+    # One of them is enough to stop it.
+    result = fleet.rollout("abort", "--key=cora.key")
+    assert result.returncode == 0, text_of(result)
+    operator.communicate(timeout=240)
+    assert operator.returncode == 1 and set(fleet.versions().values()) == {2}
+    begun = [line["outcome"] for line in audit(fleet) if line["what"] == "propose" and "begun" in line["outcome"]]
+    assert len(begun) == 2 and all(re.fullmatch("begun, signed by [0-9a-f]{16} [0-9a-f]{16}", line) for line in begun)
+    assert len({line.split()[-1] for line in begun}) == 2  # Cora, then Anna
+
+
+def test_the_audit_log_shows_what_was_changed(fleet):
+    fleet.start_and_train()
+    assert fleet.rollout(fleet.candidate(2, learning_rate=0.05), "--yes", "--healthy_secs=0.5").returncode == 0
+    fleet.kill("worker 0")
+    fleet.kill("ps 0")
+    log = fleet.folder / "config.json.d" / "audit.log"
+    lines = log.read_text().splitlines(keepends=True)
+    result = fleet.rollout("history", "--verify")
+    assert result.returncode == 0 and f"{len(lines)} lines, each of which follows" in text_of(result)
+    for changed, where in (([*lines[:1], lines[1].replace("ps 0", "ps 1").replace("worker 0", "ps 1"), *lines[2:]], 3),
+                           ([*lines[:1], *lines[2:]], 2), (lines[1:], 1),
+                           ([lines[0], lines[2], lines[1], *lines[3:]], 2), (lines[:-1], None)):
+        log.write_text("".join(changed))
+        result = fleet.rollout("history", "--verify")
+        assert result.returncode == 1, where
+        assert (f"audit.log:{where}: this line is torn, or does not follow" if where else
+                "its last line is not the one that") in text_of(result), text_of(result)
+    log.write_text("".join(lines))
+    assert fleet.rollout("history", "--verify").returncode == 0

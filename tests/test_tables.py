@@ -203,7 +203,7 @@ def test_files_as_other_programs_write_them(trainer, tmp_path):
     (tmp_path / "r/train.tsv").write_text('"row"\t"x"\t"y"\n' + "".join(rows))
     assert run(trainer, "data", "info", "--data_dir=r", "--log_format=json", cwd=tmp_path).events[0]["rows"] == 300
 
-    write(tmp_path / "e/train.csv", ["x", "code", "y"], [[f"-{i},5", f"{i},{i}x", i % 2] for i in range(300)], ";")
+    write(tmp_path / "e/train.csv", ["x", "code", "y"], [[f"-{i},5", f"x{i},{i}", i % 2] for i in range(300)], ";")
     train(trainer, "--data_dir=e", "--target=y", *QUICK, "--epochs=1", "--train_dir=e/run", cwd=tmp_path)
     x, code = preprocessing(tmp_path / "e/run")["columns"][:2]
     assert x["notation"]["decimal"] == "," and x["center"] == pytest.approx(-150, abs=5)

@@ -44,19 +44,14 @@ unit_programs := $(tests:%.c=build/san/%)
 # The program that tests in other languages talk to.
 test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*/peer.c))
 
-# Calls that tests replace. Patterns, because build/san/tests and build/tsan/tests need the same ones.
+# Calls that tests replace, unless they define them themselves (tests/system.h). Patterns, because build/san/tests and
+# build/tsan/tests need the same ones.
 
 # Calls that a test makes fail.
 build/%/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
 	recv recvmsg send sendmsg wake_wait)
 
-build/%/tests/base/test_condition: link_with += $(addprefix -Wl$(comma)--wrap=,clock_gettime pthread_cond_timedwait)
-build/%/tests/net/test_connection build/%/tests/net/test_endpoint: link_with += -Wl,--wrap=clock_monotonic_s
 build/%/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
-build/%/tests/net/test_wake: link_with += $(addprefix -Wl$(comma)--wrap=,poll clock_monotonic_s)
-build/%/tests/net/test_keygen: link_with += -Wl,--wrap=fsync
-build/%/tests/ps/checkpoint/test_disk: link_with += -Wl,--wrap=pread -Wl,--wrap=statvfs
-build/%/tests/net/test_tls: link_with += -Wl,--wrap=time
 
 # Tests in which memory runs short (tests/no_memory.h).
 memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup asprintf \
@@ -69,16 +64,9 @@ build/%/tests/ps/job/test_no_memory build/%/tests/ps/rollout/test_no_memory \
 build/%/tests/ps/server/test_no_memory build/%/tests/ps/server/test_rollouts_no_memory: link_with += $(memory_link)
 build/%/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
 
-# Tests that look at how locks are used (tests/locks.h).
-locks_link := $(addprefix -Wl$(comma)--wrap=pthread_mutex_,init lock unlock destroy)
-
-build/%/tests/net/test_listener build/%/tests/net/test_rest build/%/tests/net/test_crowds: \
-	link_with += $(locks_link)
 crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for accept_queue_park pthread_create \
 	wake_wait)
 build/%/tests/net/test_crowds: link_with += $(crowds_link)
-build/%/tests/net/test_listener build/%/tests/net/test_endpoint: link_with += -Wl,--wrap=pthread_create
-build/%/tests/net/test_listener build/%/tests/net/test_rest: link_with += -Wl,--wrap=clock_monotonic_s
 
 # The training loop with the tests' own updater and clock, which see all its output (tests/worker/loop.h).
 build/%/tests/worker/test_training_loop build/%/tests/worker/test_training_validations: link_with += \
@@ -91,13 +79,12 @@ build/%/tests/worker/test_training_loop build/%/tests/worker/test_training_valid
 
 # A chief's test sees what it saves and takes over first.
 build/%/tests/worker/remote/chief/test_chief build/%/tests/worker/remote/chief/test_checkpoints: \
-	link_with += $(locks_link) \
-	$(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
+	link_with += $(addprefix -Wl$(comma)--wrap=,checkpoint_folder_save lineage_is_fresh lineage_adopts pthread_create)
 
 build/%/tests/worker/remote/chief/test_checkpoints: link_with += -Wl,--wrap=pthread_cond_timedwait
 
 build/%/tests/worker/remote/test_live_config: \
-	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+	link_with += $(addprefix -Wl$(comma)--wrap=, \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
@@ -105,28 +92,17 @@ build/%/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--w
 build/%/tests/worker/remote/operator/test_rollout build/%/tests/worker/remote/operator/test_rollout_asked: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty operator_key_read_secret \
 	signals_pending sodium_memzero)
-build/%/tests/worker/remote/exchange/test_pipeline: link_with += $(locks_link)
 build/%/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
-build/%/tests/worker/remote/chief/test_transfer \
-build/%/tests/worker/remote/exchange/test_join build/%/tests/worker/remote/exchange/test_push: \
-	link_with += -Wl,--wrap=clock_monotonic_s
-build/%/tests/worker/remote/test_no_threads: link_with += -Wl,--wrap=pthread_create
 build/%/tests/worker/remote/test_own_rows: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
-build/%/tests/worker/remote/test_trial: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/%/tests/worker/remote/operator/test_top: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,status_query_create status_query_ask \
 	status_query_destroy top_show)
 build/%/tests/worker/remote/operator/test_cluster: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s execv fork pipe2 progress_begin \
 	progress_end progress_update read signals_pending status_query_ask threads_available trace_read trace_write)
-build/%/tests/worker/remote/test_heartbeat build/%/tests/worker/remote/test_batches \
-build/%/tests/worker/remote/test_batch_fetcher: link_with += $(locks_link) -Wl,--wrap=clock_monotonic_s
-build/%/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,connect notify_alive \
+build/%/tests/worker/remote/test_heartbeat: link_with += $(addprefix -Wl$(comma)--wrap=,notify_alive \
 	observe_traffic observe_waiting)
-build/%/tests/worker/remote/test_batches build/%/tests/worker/remote/test_batch_fetcher: \
-	link_with += -Wl,--wrap=pthread_cond_timedwait
-build/%/tests/worker/remote/test_batch_fetcher: link_with += -Wl,--wrap=pthread_create
 build/%/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--wrap=, \
 	examples_create malloc streaming_draw streaming_create_batch)
 
@@ -134,29 +110,24 @@ build/%/tests/worker/remote/test_batches: link_with += $(addprefix -Wl$(comma)--
 build/%/tests/worker/remote/worker/test_worker build/%/tests/worker/remote/worker/test_rounds \
 build/%/tests/worker/remote/worker/test_end build/%/tests/worker/remote/worker/test_role: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s \
-	clock_pause restart_stand_by threads_give_way threads_available notify_ready notify_stopping notify_restarting)
+	clock_pause restart_spawn_helper threads_give_way threads_available notify_ready notify_stopping notify_restarting)
 build/%/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comma)--wrap=,streaming_draw \
 	streaming_create_batch streaming_take_share streaming_destroy fleet_watch_create fleet_watch_destroy \
 	fleet_watch_members fleet_watch_most observe_source)
-
-build/%/tests/observe/test_metrics: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_wall_s)
 
 # Requests to no real server.
 requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_accepts http_request_body http_answer \
 	http_answer_error http_request_account)
 build/%/tests/serve/test_work: link_with += $(requests_link)
 
-build/%/tests/ps/test_fleet_watch build/%/tests/ps/test_shard build/%/tests/ps/shard/test_orders \
-build/%/tests/ps/shard/test_aggregate: link_with += $(locks_link)
-
 # A member of a rollout on a clock that its test controls.
 build/%/tests/ps/rollout/test_agent: \
-	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s restart_arrived)
+	link_with += -Wl,--wrap=restart_arrived
 
 # A whole ps, which leaves when its test says so.
 build/%/tests/ps/test_server build/%/tests/ps/test_leaving build/%/tests/ps/server/test_follower \
 build/%/tests/ps/server/test_learn: \
-	link_with += $(locks_link) $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
+	link_with += $(addprefix -Wl$(comma)--wrap=,signals_pending notify_ready notify_stopping)
 build/%/tests/ps/test_leaving: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive)
 
@@ -166,21 +137,23 @@ build/%/tests/ps/server/test_glance build/%/tests/ps/server/test_packed build/%/
 build/%/tests/ps/server/test_requests build/%/tests/ps/server/test_restores build/%/tests/ps/server/test_pushes \
 build/%/tests/ps/server/test_reads build/%/tests/ps/server/test_steps build/%/tests/ps/server/test_answers \
 build/%/tests/ps/server/test_no_memory: \
-	link_with += $(serving_link) $(locks_link)
+	link_with += $(serving_link)
 build/%/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
 build/%/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
-build/%/tests/ps/server/test_shown: link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+build/%/tests/ps/server/test_shown: link_with += $(serving_link) $(addprefix -Wl$(comma)--wrap=, \
 	fleet_watch_create fleet_watch_destroy fleet_watch_members)
 build/%/tests/ps/server/test_proposals build/%/tests/ps/server/test_rollouts \
 build/%/tests/ps/server/test_rollouts_no_memory build/%/tests/ps/server/test_coordinator \
 build/%/tests/ps/server/test_leader: \
-	link_with += $(serving_link) $(locks_link) $(addprefix -Wl$(comma)--wrap=, \
+	link_with += $(serving_link) $(addprefix -Wl$(comma)--wrap=, \
 	restart_within memory_for_this_process pthread_cond_broadcast)
 
-$(unit_programs) $(test_servers): %: %.o build/san/rooms.a $(native_libs)
-	@$(CC) $(sanitized) -o $@ $< build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
+# With locks that check their use.
+$(unit_programs) $(test_servers): %: %.o build/san/tests/locks.o build/san/rooms.a $(native_libs)
+	@$(CC) $(sanitized) -o $@ $< build/san/tests/locks.o build/san/rooms.a -Lbuild/deps/native/lib -lcmocka $(link_with)
 
--include $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d $(unit_programs:=.d) $(test_servers:=.d)
+-include $(san_objects:.o=.d) $(san_hosted:.o=.d) build/san/trainer.d build/san/tests/locks.d $(unit_programs:=.d) \
+	$(test_servers:=.d)
 
 # The product's objects under valgrind (tests/test_constant_time.py), whose header is not part of musl.
 constant_time := build/product/tests/net/tls/constant_time.o

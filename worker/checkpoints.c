@@ -41,6 +41,18 @@ void checkpoint_ledger_new_data(struct checkpoint_ledger *ledger)
     info->bad_validations = 0;
 }
 
+void checkpoint_ledger_note_rate(struct checkpoint_ledger *ledger, const struct config_train *train)
+{
+    struct checkpoint_info *info = &ledger->info;
+    const double rate = train->learning_rate;
+    if (info->retries > 0 && info->first_rate > 0 && info->first_rate != rate) {
+        log_info("%s had its learning rate of %g lowered %d times; %g is set now and is used as it is", ledger->last,
+                 info->first_rate, info->retries, rate);
+        info->retries = 0;
+    }
+    info->first_rate = rate;
+}
+
 void checkpoint_ledger_begin(struct checkpoint_ledger *ledger, int targets, int64_t global_step)
 {
     if (targets & CHECKPOINT_MODEL) {

@@ -18,7 +18,7 @@ struct updater_record;
 
 /*
  * What an updater knows about the checkpoints of its run: when one is due, what the next one contains, what became of
- * those written. Each updater writes them in its own way: in the background (worker/local_updater.c), or from the
+ * those written. Each updater writes them in its own way: in the background (worker/local_run.c), or from the
  * shards' snapshots (worker/remote/chief.c).
  *
  * One thread at a time.
@@ -36,9 +36,12 @@ struct checkpoint_ledger {
 
 /*
  * Training goes on from this checkpoint, which is the last good one, and says what the next one does, too. If the best
- * model that it tells of is no longer whole, the next validation finds another.
+ * model that it names is no longer whole, the next validation finds another.
  */
 void checkpoint_ledger_restored(struct checkpoint_ledger *ledger, const struct checkpoint_file *file);
+
+/* A learning rate that was set anew is used as it is: divergences at another one say nothing about it. */
+void checkpoint_ledger_note_rate(struct checkpoint_ledger *ledger, const struct config_train *train);
 
 /* The run goes on with other data: later checkpoints say since when, and scores on the old ones count no more. */
 void checkpoint_ledger_new_data(struct checkpoint_ledger *ledger);

@@ -1,5 +1,5 @@
 /* A missing GPU that was requested is an error; with `auto` a log line says why the CPU trains. */
-#include "worker/engine_choose.h"
+#include "worker/engine.h"
 
 #include <stdio.h>
 
@@ -7,7 +7,6 @@
 #include "cuda/client.h"
 #include "cuda/probe.h"
 #include "worker/ensemble.h"
-#include "worker/gpu/devices.h"
 #include "worker/gpu/engine.h"
 
 /*

@@ -3,13 +3,11 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/profile.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/store/optimizer.h"
 #include "worker/data/dataset.h"

@@ -21,7 +21,7 @@ bool initial_state(const struct config *config, struct checkpoint_state *state, 
 
 /*
  * Loads what fits of a checkpoint of another model or optimizer (checkpoint_load has failed); the rest is initialized
- * as for a new run. A rollout's chief, and the trial before it (worker/remote/trial.h), take over checkpoints by this.
+ * as for a new run. A rollout's chief, and the trial before it (worker/remote/trial.c), take over checkpoints by this.
  * lost: a description of the parameters that have no place; "": none.
  */
 bool initial_load_fitting(struct checkpoint_file *file, const struct config *config, struct checkpoint_state *state,

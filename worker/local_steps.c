@@ -24,6 +24,7 @@ static void take_terms(struct local_steps *steps, const struct config_train *tra
 {
     steps->train = *train;
     steps->train.learning_rate = schedule_learning_rate(train, global_step);
+    steps->train.retries = 0;
     steps->train.lr_decay = 1.0;
     steps->train.lr_warmup_steps = steps->train.lr_cosine_steps = 0;
     steps->train.ema_decay = 0.0;

@@ -10,6 +10,7 @@
 #include "base/text/json.h"
 #include "base/text/text.h"
 #include "base/version.h"
+#include "ps/store/optimizer.h"
 #include "ps/store/rounds.h"
 
 enum {
@@ -75,7 +76,7 @@ static void format_optimizer(char *text, size_t size, const struct config_train 
         snprintf(micro, sizeof micro, "%d micro-batches of ", train->micro_batches);
     }
     snprintf(text, size, "%s, learning rate %g%s%s%s; batch %s%d", config_optimizer_name(train->optimizer),
-             train->learning_rate, decay, l2, averages, micro, train->batch_size);
+             schedule_lowered_rate(train), decay, l2, averages, micro, train->batch_size);
 }
 
 /* Describes a round, or "" without rounds. */
@@ -143,7 +144,7 @@ static void start_as_json(const struct report_start *start, const char *layers)
     format_chosen(chosen, sizeof chosen, config);
     cJSON_AddStringToObject(fields, "chosen", chosen);
     cJSON_AddStringToObject(fields, "optimizer", config_optimizer_name(config->train.optimizer));
-    cJSON_AddNumberToObject(fields, "learning_rate", config->train.learning_rate);
+    cJSON_AddNumberToObject(fields, "learning_rate", schedule_lowered_rate(&config->train));
     if (config_has_rounds(&config->train)) {
         cJSON_AddNumberToObject(fields, "local_steps", config->train.local_steps);
         cJSON_AddNumberToObject(fields, "local_epochs", config->train.local_epochs);
@@ -292,7 +293,7 @@ static cJSON *json_of_workers(const struct validators *validators, int count)
 
 enum { NAMED_WORST = 8 /* of the worst tenth, in a line */ };
 
-/* ", of 20 workers' 1,234 rows (1 did not tell); worst tenth: worker 3 0.8123 of 60, ..." */
+/* ", of 20 workers' 1,234 rows (1 sent none); worst tenth: worker 3 0.8123 of 60, ..." */
 static void format_validators(char *text, size_t size, const struct report_validation *validation)
 {
     const struct validators *validators = validation->validators;

@@ -18,7 +18,6 @@
 #include "worker/export/eval.h"
 #include "worker/local_run.h"
 #include "worker/observed.h"
-#include "worker/remote/place.h"
 #include "worker/remote/worker.h"
 
 /* --- What dashboards show of a ps in this process: its plain values become the numbers of its board --- */

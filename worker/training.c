@@ -26,8 +26,6 @@ static const double PACE_S = 0.1; /* of steps in one call, with max_steps_per_s 
 
 static const double RATE_WEIGHT = 0.2; /* weight of the latest steps in the progress line's rate */
 
-static const double RETRY_RATE = 0.3; /* of the learning rate, after a divergence */
-
 static struct tally tally_begin(const struct training *training, double now_s)
 {
     return (struct tally){.begun_s = now_s, .begun_step = training->global_step};
@@ -53,7 +51,7 @@ bool training_fail(struct training *training)
 static void lower_rate(struct training *training, int retries)
 {
     training->good.record.retries = retries;
-    training->config->train.learning_rate = training->first_rate * pow(RETRY_RATE, retries);
+    training->config->train.retries = retries;
 }
 
 /* With all retries used up: the best model is the state again, which the updater saves in the place of later ones. */
@@ -85,7 +83,7 @@ static bool go_back(struct training *training, const char *what, double loss, in
                 "times that rate (%d of at most %d times)",
                 what, report_number(loss), (long long)step, rate, (long long)training->global_step, RETRY_RATE,
                 good->record.retries, train->divergence_retries);
-    training->end = TRAINING_GOES_ON;
+    training->end = table->is_shared ? TRAINING_REJOINS : TRAINING_GOES_ON;
     training->since_report = training->since_summary = tally_begin(training, clock_monotonic_s());
     return true;
 }
@@ -644,7 +642,7 @@ static bool begin(struct training *training, const struct updater_start *start)
     const bool in_memory = !table->load_best || config->output.train_dir[0] == '\0' ||
                            good_model_is_small(training->model, &config->train);
     if (training->keeps_best && in_memory) {
-        good_model_create(&training->good, training->model, &config->train, table->go_back);
+        good_model_create(&training->good, training->model, &config->train, !table->is_shared);
     }
     report_begin(training, start);
     return !training->test || open_summary(training, &training->error) || training_fail(training);
@@ -668,11 +666,11 @@ static void forget_best(struct training *training)
 static bool begin_from(struct training *training, const struct updater_start *start)
 {
     const struct updater_table *table = training->updater->table;
-    if (table->go_back && !keep_good(training, &start->record, start->global_step, false)) {
-        return training_fail(training);
-    }
     if (training->good.global_step != start->record.best_step || isnan(start->record.best_score)) {
         training->good.is_best = false; /* of steps that were lost */
+    }
+    if (table->go_back && !training->good.is_best && !keep_good(training, &start->record, start->global_step, false)) {
+        return training_fail(training);
     }
     const bool has_best = !isnan(start->record.best_score) || start->record.bad_validations > 0;
     if (has_best && !is_of_metric(training, &start->record)) {
@@ -890,7 +888,6 @@ static bool finish(struct training *training, int *status)
 int training_run(struct training *training)
 {
     const struct config_output *output = &training->config->output;
-    training->first_rate = training->config->train.learning_rate;
     int status = COMMAND_FAILED;
     const bool has_line = output->progress && output->log_format == LOG_TEXT;
     progress_begin(&training->progress, has_line && !training->updater->table->is_shared);

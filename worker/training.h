@@ -79,8 +79,6 @@ struct training {
     struct evaluation evaluation; /* of the validation, later of the test */
     struct progress progress;     /* of local training */
 
-    double first_rate; /* train.learning_rate before any divergence lowered it; training_run */
-
     /* Private to the loop. */
     struct good_model good;
     struct tally all, warm; /* of this process; warm: after the first steps */

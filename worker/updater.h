@@ -1,7 +1,7 @@
 /*
  * An updater takes training steps for the loop (worker/training.h), and knows where the model lives:
  *
- *     local     (worker/local_updater.h)          in the engine, which trains by itself, many steps at once
+ *     local     (worker/local_run.h)          in the engine, which trains by itself, many steps at once
  *     remote    (worker/remote/remote_worker.h) in the shards of a cluster, one push and pull at a time
  *
  * The loop alone decides what is due, measures, reports and decides when to stop. Every operation is called by the
@@ -93,8 +93,8 @@ struct updater_table {
 
     /*
      * After a divergence, between two steps: training goes back to this model, with its record, or to the newest
-     * checkpoint if no validation has found a best model. Later checkpoints are replaced by those that follow. False:
-     * it can't, or training has failed. NULL: it never can.
+     * checkpoint if no validation has found a best model. Later checkpoints are replaced by those that follow; where
+     * steps are shared, training joins again. False: it can't, or training has failed. NULL: it never can.
      */
     bool (*go_back)(struct updater *updater, const struct good_model *good);
 

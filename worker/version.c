@@ -25,7 +25,7 @@
 #include "base/trust.h"
 #include "base/version.h"
 #include "cuda/device/driver.h"
-#include "cuda/payload.h"
+#include "cuda/launch.h"
 #include "net/operator_key.h"
 #include "net/tls/gcm.h"
 

@@ -12,8 +12,6 @@
 
 /* --- The schema --- */
 
-/* Builds the JSON Schema. */
-
 static const char schema_dialect[] = "https://json-schema.org/draft/2020-12/schema";
 static const char host_pattern[] = "^(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9_][A-Za-z0-9_.-]*):[0-9]{1,5}$";
 static const char device_pattern[] = "^(auto|cpu|gpu(:[0-9]{1,2})?)$";

@@ -135,7 +135,7 @@ const struct config_key config_keys[] = {
      .description = "keep the ps running for the next job after this one ends"},
     {"cluster", "leave_secs", KEY_NUMBER, AT(cluster.leave_secs), .maximum = 3600, .initial = "0",
      .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
-     .description = "how long a ps that is told to stop first waits for worker 0 to save and leave; 0 = it stops at "
+     .description = "how long a ps that has to stop first waits for worker 0 to save and leave; 0 = it stops at "
                     "once"},
 
     {"model", "layers", KEY_LAYERS, AT(model.layers), AT(model.layer_count), 1, CONFIG_MAX_WIDTH,
@@ -344,7 +344,7 @@ const struct config_key config_keys[] = {
      .description = "which model the test at the end of a run measures: the best by validation, or the newest"},
     {"train", "divergence_retries", KEY_COUNT, AT(train.divergence_retries), .maximum = 10, .initial = "3",
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
-     .description = "if training on one machine diverges, how many times it goes back to its best model so far and "
+     .description = "if training diverges, how many times it goes back to its best model so far and "
                     "continues at 0.3 times the learning rate; 0 = it ends at once"},
     {"train", "seed", KEY_LONG, AT(train.seed), .maximum = MAX_EXACT, .initial = "1",
      .scope = SCOPE_JOB, .change = CHANGE_JOB,
@@ -779,8 +779,16 @@ static void take_part(void *part, const void *from, size_t first, size_t end)
     }
 }
 
+/* A learning rate that is set anew is used as it is: divergences at another one say nothing about it. */
+static void forget_retries(struct config_train *train, const struct config_train *from)
+{
+    train->retries =
+        train->learning_rate < from->learning_rate || train->learning_rate > from->learning_rate ? 0 : train->retries;
+}
+
 void config_take_live(struct config *config, const struct config *from)
 {
+    forget_retries(&config->train, &from->train);
     take_part(config, from, 0, sizeof *config);
     for (const struct config_key *key = config_keys; key->section && config->origins && from->origins; key++) {
         if (key->change == CHANGE_LIVE) {
@@ -792,5 +800,6 @@ void config_take_live(struct config *config, const struct config *from)
 void config_take_live_train(struct config_train *train, const struct config_train *from)
 {
     const size_t first = offsetof(struct config, train);
+    forget_retries(train, from);
     take_part(train, from, first, first + sizeof *train);
 }

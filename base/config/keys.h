@@ -136,9 +136,7 @@ bool flags_switch(const char *text, bool *on);
 
 /* --- Relations between keys (relations.c) --- */
 
-/*
- * Relations between keys: values derived from others, and combinations that are not allowed. Part of config_load.
- */
+/* Values derived from others, and combinations that are not allowed. Part of config_load. */
 
 /*
  * Derives values from other keys: what "auto" means for this kind of data (except what takes the data themselves), and
@@ -177,8 +175,6 @@ bool layer_devices_from_text(int *devices, const char *text, struct error *error
 char *layer_devices_text(const int *devices);
 
 /* --- The difference of two configurations --- */
-
-/* The difference between two configurations, key by key, and how to apply the part that may change live. */
 
 struct config_change {
     const struct config_key *key;

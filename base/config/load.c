@@ -7,7 +7,6 @@
 #include "base/config.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

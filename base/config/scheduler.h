@@ -70,7 +70,7 @@ bool slurm_parse(struct assignment *assignment, const struct slurm_task *task, i
 /* --- TF_CONFIG --- */
 
 /*
- * TF_CONFIG, the environment variable that tells TensorFlow's Estimators about their cluster; controllers such as
+ * TF_CONFIG, the environment variable by which TensorFlow's Estimators know their cluster; controllers such as
  * Kubeflow's TFJob set it:
  *
  *     {"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}, "task": {"type": "worker", "index": 0}}

@@ -188,6 +188,17 @@ bool versions_set_floor(const char *config_path, uint64_t floor, struct error *e
     return write_number(config_path, "floor", floor, error);
 }
 
+bool versions_last(const char *config_path, uint64_t *last, struct error *error)
+{
+    bool there;
+    return read_number(config_path, "last", &there, last, "ps 0 will send that version's manifest again", error);
+}
+
+bool versions_set_last(const char *config_path, uint64_t last, struct error *error)
+{
+    return write_number(config_path, "last", last, error);
+}
+
 bool versions_lower_floor(const char *config_path, uint64_t version, struct error *error)
 {
     uint64_t floor;

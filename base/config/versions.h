@@ -71,6 +71,13 @@ bool versions_set_floor(const char *config_path, uint64_t floor, struct error *e
  */
 bool versions_lower_floor(const char *config_path, uint64_t version, struct error *error);
 
+/*
+ * CONFIG.d/last: the version that the last rollout in which this machine took part was to bring. 0: there was none. A
+ * damaged one is an error; ps 0 sends that manifest again.
+ */
+bool versions_last(const char *config_path, uint64_t *last, struct error *error);
+bool versions_set_last(const char *config_path, uint64_t last, struct error *error); /* the folder exists */
+
 /* Fails if the version is below the floor. */
 bool versions_check_floor(const char *config_path, uint64_t number, struct error *error);
 

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include <cJSON.h>
-#include <sodium.h>
 
 #include "base/checked.h"
 #include "base/config/versions.h"

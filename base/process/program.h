@@ -29,7 +29,7 @@
 enum {
     PROGRAM_HASH = 32,       /* bytes */
     PROGRAM_DIGEST_HEX = 64, /* without the zero byte */
-    PROGRAM_ID_HEX = 16,     /* leading digits of the digest, to tell builds apart */
+    PROGRAM_ID_HEX = 16,     /* leading digits of the digest, to distinguish builds */
     PROGRAM_ARCHITECTURE = 16,
     PROGRAM_MAX_BYTES = 256 << 20,
     PROGRAM_CHUNK = SMALLER(128 << 10, 1000), /* bytes sent at once */

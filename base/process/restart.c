@@ -41,7 +41,7 @@ static struct {
     int parent_death_signal; /* a setting per thread, inherited by what it executes */
     atomic_bool at_once;     /* failures can no longer be reported to anyone */
     int reason;
-} stand_by;
+} helper;
 
 void restart_remember(char *const *argv)
 {
@@ -155,35 +155,35 @@ void restart_arrived(void)
     alarm(0);
 }
 
-static void *execute_when_told(void *context)
+static void *execute_when_signalled(void *context)
 {
     (void)context;
-    while (sem_wait(&stand_by.go) != 0) {
+    while (sem_wait(&helper.go) != 0) {
     }
-    prctl(PR_SET_PDEATHSIG, stand_by.parent_death_signal);
+    prctl(PR_SET_PDEATHSIG, helper.parent_death_signal);
     execute();
-    stand_by.reason = errno;
-    if (atomic_load(&stand_by.at_once)) {
+    helper.reason = errno;
+    if (atomic_load(&helper.at_once)) {
         _exit(RESTART_STATUS);
     }
     return NULL;
 }
 
-bool restart_stand_by(void)
+bool restart_spawn_helper(void)
 {
-    prctl(PR_GET_PDEATHSIG, &stand_by.parent_death_signal);
+    prctl(PR_GET_PDEATHSIG, &helper.parent_death_signal);
     bool done =
-        sem_init(&stand_by.go, 0, 0) == 0 && pthread_create(&stand_by.thread, NULL, execute_when_told, NULL) == 0;
-    atomic_store(&stand_by.is_there, done);
+        sem_init(&helper.go, 0, 0) == 0 && pthread_create(&helper.thread, NULL, execute_when_signalled, NULL) == 0;
+    atomic_store(&helper.is_there, done);
     return done;
 }
 
 static void on_alarm(int number)
 {
     (void)number;
-    if (atomic_load(&stand_by.is_there)) {
-        atomic_store(&stand_by.at_once, true);
-        sem_post(&stand_by.go);
+    if (atomic_load(&helper.is_there)) {
+        atomic_store(&helper.at_once, true);
+        sem_post(&helper.go);
         return;
     }
     execute();
@@ -201,10 +201,10 @@ void restart_within(unsigned seconds)
 void restart_now(void)
 {
     alarm(0);
-    if (atomic_load(&stand_by.is_there)) {
-        sem_post(&stand_by.go);
-        pthread_join(stand_by.thread, NULL);
-        errno = stand_by.reason;
+    if (atomic_load(&helper.is_there)) {
+        sem_post(&helper.go);
+        pthread_join(helper.thread, NULL);
+        errno = helper.reason;
     } else {
         execute();
     }
@@ -247,7 +247,7 @@ static pid_t start(char *const *arguments)
     _exit(FAILED);
 }
 
-/* Waits for its end; passes on one signal that tells the parent to stop. */
+/* Waits for its end; passes on one signal that stops the parent. */
 static int wait_for(pid_t child)
 {
     int status = 0, passed_on = 0;
@@ -283,7 +283,7 @@ static int count_recent(struct deaths *deaths, double now_s)
     return recent;
 }
 
-static void tell(pid_t child, int status, double delay_s)
+static void log_death(pid_t child, int status, double delay_s)
 {
     if (WIFSIGNALED(status)) {
         log_warning("process %ld was killed by signal %d (%s); restarting it in %.1f s", (long)child, WTERMSIG(status),
@@ -319,7 +319,7 @@ int supervise(char *const *arguments)
         for (int i = 1; i < recent && delay_s < LONGEST_DELAY_S; i++) {
             delay_s *= 2;
         }
-        tell(child, ended, delay_s);
+        log_death(child, ended, delay_s);
         signals_pause(clock_monotonic_s() + delay_s);
         if (signals_pending() != 0) {
             return signals_exit_status(signals_pending());

@@ -42,7 +42,7 @@ void restart_identity(char id[RESTART_ID]);
  * to the caller's are not inherited. Call once. False if no thread can be started: the caller of restart_now then
  * executes the program itself.
  */
-bool restart_stand_by(void);
+bool restart_spawn_helper(void);
 
 /*
  * The next restart executes this file. on_probation: the start has been counted already, and the process is killed

@@ -41,7 +41,7 @@ struct device_shape {
     float huber_delta, quantile;
     float label_smoothing;
     double dropout;
-    double clip_norm;      /* of a batch's gradient (worker/cpu/clip.h); 0: no clipping */
+    double clip_norm;      /* of a batch's gradient (worker/cpu/engine.h); 0: no clipping */
     uint64_t memory_limit; /* bytes it may use on the device; 0: no limit */
 };
 

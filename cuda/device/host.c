@@ -3,7 +3,7 @@
  * which accept any width and alignment, and of ps/store/optimizer_math.h, which the device shares: the faster kernels
  * would exceed the GPU program's limit of 1 MiB, and copying every batch dominates the time anyway.
  *
- * The CPU engine's own passes (worker/cpu/pass.h) can't do this: they compute whole networks, in strips and from an
+ * The CPU engine's own passes (worker/cpu/engine.h) can't do this: they compute whole networks, in strips and from an
  * index of a batch's nonzero inputs. Here a single layer stands between two of the device, in the device's layout.
  */
 #include "cuda/device/state.h"

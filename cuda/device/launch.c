@@ -1,5 +1,4 @@
 /* Which kernel runs on how many blocks: the choice between sharded training and one kernel after the other. */
-#include <stdio.h>
 #include <string.h>
 
 #include "cuda/device/state.h"

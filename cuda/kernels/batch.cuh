@@ -294,7 +294,7 @@ static __device__ __forceinline__ void loss_batch(const struct kernel_network &n
 
 /*
  * Passes over the gradient of the whole network, for the cases where it cannot be applied as it is computed: clipping
- * by norm (worker/cpu/clip.h), which needs the whole gradient first, micro-batches, and gradients computed in parts.
+ * by norm (worker/cpu/engine.h), which needs the whole gradient first, micro-batches, and gradients computed in parts.
  *
  * Each block handles one row: of a layer's weights, or its biases, which count as one more row.
  */

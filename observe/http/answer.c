@@ -283,7 +283,7 @@ static struct http_answer make_error(int status, const char *headers, const char
                                 .owner = copy};
 }
 
-static void let_go(struct http_connection *connection, const struct http_answer *answer)
+static void release_answer(struct http_connection *connection, const struct http_answer *answer)
 {
     if (answer->release) {
         answer->release(answer->owner);
@@ -306,7 +306,7 @@ static struct http_answer charge(struct http_connection *connection, const struc
     if (size <= MOST_COPIED) {
         budget_force(&connection->account, size);
     } else if (!budget_charge(&connection->account, size, &error)) {
-        let_go(connection, answer);
+        release_answer(connection, answer);
         const bool is_busy = budget_refusal(&connection->account) == BUDGET_LATER;
         charged = make_error(is_busy ? 503 : 413, NULL, error.text);
         budget_force(&connection->account, charged.size);
@@ -340,7 +340,7 @@ void answer_now(struct http_connection *connection, const struct http_answer *gi
     done = done && (copied == wanted || has_taken);
     log_answer(connection, answer);
     if (!has_taken) {
-        let_go(connection, answer);
+        release_answer(connection, answer);
     }
     connection->request = NULL;
     request_free(request);
@@ -490,7 +490,7 @@ void http_stream_end(struct http_stream *stream)
 
 /*
  * Files as the Makefile compressed them: every browser accepts gzip; curl and others get them unpacked. Files change
- * only with the program, so a digest tells whether a browser has one already.
+ * only with the program, so a digest shows whether a browser has one already.
  */
 
 FILES_EMBED(page_index, "index.html");

@@ -10,7 +10,6 @@
 #include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -23,7 +22,6 @@
 #include <sodium.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/threads.h"
 #include "net/socket.h"
 #include "observe/http/internal.h"
@@ -101,7 +99,7 @@ static void caller_leave(struct http_server *server, struct caller *peer)
 
 /* --- Lives --- */
 
-static void let_pending_go(struct http_connection *connection)
+static void free_pending(struct http_connection *connection)
 {
     free(connection->pending);
     budget_release(&connection->account, connection->pending_size);
@@ -109,7 +107,7 @@ static void let_pending_go(struct http_connection *connection)
     connection->pending_size = 0;
 }
 
-static void bury(struct http_connection *connection)
+static void defer_free(struct http_connection *connection)
 {
     connection->after = connection->server->dead;
     connection->server->dead = connection;
@@ -127,7 +125,7 @@ static void drop(struct http_connection *connection)
         connection->stream.closed(connection->stream.owner, &connection->stream);
     }
     output_free(connection);
-    let_pending_go(connection);
+    free_pending(connection);
     web_session_destroy(connection->session);
     connection->session = NULL;
     /* A child that is just being started holds the socket too, for a moment, and epoll would go on reporting it. */
@@ -141,7 +139,7 @@ static void drop(struct http_connection *connection)
     if (!is_kept) {
         request_free(connection->request);
         connection->request = NULL;
-        bury(connection);
+        defer_free(connection);
     }
 }
 
@@ -455,7 +453,7 @@ static bool evict(struct http_server *server)
 }
 
 /*
- * Requests were refused because answers that nobody reads fill the memory: their connections end, the strangers' first,
+ * Requests were refused because answers that nobody reads fill the memory: their connections end, unknown peers' first,
  * until half of it is free.
  */
 static void evict_stalled(struct http_server *server)
@@ -640,7 +638,7 @@ static void deliver(struct http_request *request)
         budget_release(&connection->account, answer.charged);
         request_free(request);
         connection->request = NULL;
-        bury(connection);
+        defer_free(connection);
     } else {
         answer_now(connection, &answer);
         move_on(connection);
@@ -681,7 +679,7 @@ static void take_event(struct http_server *server, const struct epoll_event *eve
     }
 }
 
-static void let_go(struct http_server *server)
+static void drain(struct http_server *server)
 {
     if (server->is_accepting) {
         listen_on(server, false);
@@ -698,7 +696,7 @@ static void let_go(struct http_server *server)
 static void *run(void *context)
 {
     struct http_server *server = context;
-    if (server->options.gives_way) {
+    if (server->options.low_priority) {
         threads_give_way();
     } else {
         threads_run_soon();
@@ -716,7 +714,7 @@ static void *run(void *context)
             tick(server);
         }
         if (atomic_load(&server->drains)) {
-            let_go(server);
+            drain(server);
         }
         free_dead(server);
     }

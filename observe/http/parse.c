@@ -1,7 +1,7 @@
 /*
  * Turns bytes into requests: llhttp parses the grammar, this file builds the request and enforces limits. A bad head is
  * refused before its body is read; if there is a body, the connection ends with the refusal, since the body can't be
- * told from a next request.
+ * distinguished from a next request.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -483,7 +483,7 @@ static bool is_own_origin(const struct http_connection *connection, const char *
 }
 
 /*
- * Did a page of another origin send this? Browsers tell: it could not read the answer, but its request would count, in
+ * Did a page of another origin send this? Browsers say: it could not read the answer, but its request would count, in
  * the log of requests for instance.
  */
 static bool is_foreign(const struct http_connection *connection)
@@ -533,7 +533,7 @@ static int check_form(struct http_connection *connection, const llhttp_t *parser
 }
 
 /* Refusals after which the connection may continue, if there is no body. */
-static void check_wish(struct http_connection *connection, const llhttp_t *parser)
+static void check_conditions(struct http_connection *connection, const llhttp_t *parser)
 {
     struct http_request *request = connection->request;
     if (!is_for_us(connection)) {
@@ -582,7 +582,7 @@ static int on_headers_complete(llhttp_t *parser)
         return -1;
     }
     const bool has_body = (parser->flags & F_CHUNKED) || parser->content_length > 0;
-    check_wish(connection, parser);
+    check_conditions(connection, parser);
     if (has_body && (connection->refusal != 0 || !request->route || request->route->most_body == 0)) {
         return refuse_body(connection, parser->content_length);
     }

@@ -84,7 +84,7 @@ struct http_options {
     size_t most_each;            /* of one of them, plus HTTP_TIMES for each byte of its body; 0: most_bytes */
     const char *memory_setting;  /* the flag that sets most_bytes, for errors; NULL: none */
     const char *body_setting;    /* the flag that sets the routes' most_body, likewise */
-    bool gives_way;              /* the thread runs at lower priority; otherwise it asks for low latency */
+    bool low_priority;           /* the thread runs at lower priority; otherwise it asks for low latency */
 };
 
 enum { HTTP_CONNECTIONS = 10240, HTTP_TLS_CONNECTIONS = 512 };

@@ -251,8 +251,8 @@ void screen_print(const struct screen *screen, struct text_buffer *text)
 /* --- The terminal --- */
 
 /*
- * Plain ANSI and termios. Multi-byte keys are told from the Escape key by the bytes that follow at once; a slow line
- * may split them, so a sequence has a moment to arrive.
+ * Plain ANSI and termios. Multi-byte keys differ from the Escape key by the bytes that follow at once; a slow line may
+ * split them, so a sequence has a moment to arrive.
  */
 
 enum { SEQUENCE_MS = 50, MOST_SEQUENCE = 16 };

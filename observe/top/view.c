@@ -1,7 +1,6 @@
 /* What is drawn: curves, the table of members, and the page around them. */
-#include "observe/top/view.h"
+#include "observe/top/top.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,101 +174,80 @@ static bool curve_draw(struct screen *screen, const struct curve_place *place, c
 /*
  * The table of members: as many columns as fit, sorted by one, filtered by a text, scrolled.
  *
- * The table below defines each column in one row: its place in the line, its text, and its sort key.
+ * The table below defines each column in one row: its place in the line, and the field of a member that it shows and is
+ * sorted by.
  */
 
 enum { CELL = 300, LEAST_LAST = 8 };
 
+enum field_type { FIELD_TEXT, FIELD_SMALL, FIELD_WHOLE, FIELD_COUNT, FIELD_NUMBER };
+
 struct column {
     const char *title;
     int width; /* negative: left-aligned */
-    void (*write)(const struct board_member *member, char text[CELL]);
-    double (*rank)(const struct board_member *member); /* NULL: by the text */
+    enum field_type type;
+    size_t field;                                                 /* its offset in the member */
+    const char *format;                                           /* of a number; NULL: as bytes */
+    void (*write)(const struct board_member *member, char *text); /* NULL: as type and format say; text: [CELL] */
 };
 
-/* --- Texts --- */
+/* --- Cells --- */
+
+static const void *field_of(const struct board_member *member, const struct column *column)
+{
+    return (const char *)member + column->field;
+}
+
+static double number_of(const struct board_member *member, const struct column *column)
+{
+    const void *field = field_of(member, column);
+    return column->type == FIELD_SMALL   ? *(const int *)field
+           : column->type == FIELD_WHOLE ? (double)*(const int64_t *)field
+           : column->type == FIELD_COUNT ? (double)*(const uint64_t *)field
+                                         : *(const double *)field;
+}
 
 static void write_number(char text[CELL], const char *format, double value)
 {
-    if (isfinite(value)) {
+    if (!isfinite(value)) {
+        strcpy(text, "-");
+    } else if (format) {
         snprintf(text, CELL, format, value);
     } else {
-        strcpy(text, "-");
+        bytes_text(text, value);
     }
 }
 
-static void write_name(const struct board_member *member, char text[CELL])
+static void write_cell(const struct board_member *member, const struct column *column, char text[CELL])
+{
+    if (column->write) {
+        column->write(member, text);
+    } else if (column->type == FIELD_TEXT) {
+        snprintf(text, CELL, "%s", (const char *)field_of(member, column));
+    } else {
+        const double value = number_of(member, column);
+        write_number(text, column->format, column->type == FIELD_WHOLE && value < 0 ? (double)NAN : value);
+    }
+}
+
+static void write_name(const struct board_member *member, char *text)
 {
     snprintf(text, CELL, "%s %d", member->role, member->task);
 }
 
-static void write_state(const struct board_member *member, char text[CELL])
-{
-    snprintf(text, CELL, "%s", member->state);
-}
-
-static void write_step(const struct board_member *member, char text[CELL])
-{
-    write_number(text, "%.0f", member->global_step < 0 ? (double)NAN : (double)member->global_step);
-}
-
-static void write_speed(const struct board_member *member, char text[CELL])
+static void write_speed(const struct board_member *member, char *text)
 {
     write_number(text, member->steps_per_s < 1000 ? "%.1f" : "%.0f", member->steps_per_s);
 }
 
-static void write_loss(const struct board_member *member, char text[CELL])
-{
-    write_number(text, "%.3g", member->loss);
-}
-
-static void write_staleness(const struct board_member *member, char text[CELL])
-{
-    snprintf(text, CELL, "%d", member->staleness);
-}
-
-static void write_silence(const struct board_member *member, char text[CELL])
+static void write_silence(const struct board_member *member, char *text)
 {
     const double seconds = (double)member->silent_ms / 1000;
     write_number(text, seconds < 10 ? "%.1fs" : "%.0fs", member->silent_ms < 0 ? (double)NAN : seconds);
 }
 
-static void write_cpu(const struct board_member *member, char text[CELL])
-{
-    write_number(text, "%.0f%%", member->cpu_percent);
-}
-
-static void write_gpu(const struct board_member *member, char text[CELL])
-{
-    write_number(text, "%.0f%%", member->gpu_percent);
-}
-
-static void write_memory(const struct board_member *member, char text[CELL])
-{
-    if (isfinite(member->memory_bytes)) {
-        bytes_text(text, member->memory_bytes);
-    } else {
-        strcpy(text, "-");
-    }
-}
-
-static void write_in(const struct board_member *member, char text[CELL])
-{
-    bytes_text(text, (double)member->bytes_in);
-}
-
-static void write_out(const struct board_member *member, char text[CELL])
-{
-    bytes_text(text, (double)member->bytes_out);
-}
-
-static void write_dropped(const struct board_member *member, char text[CELL])
-{
-    snprintf(text, CELL, "%llu", (unsigned long long)member->dropped);
-}
-
 /* Selected, and missed; "*" while it is selected. */
-static void write_rounds(const struct board_member *member, char text[CELL])
+static void write_rounds(const struct board_member *member, char *text)
 {
     const struct board_rounds *rounds = &member->rounds;
     if (rounds->asked > 0) {
@@ -280,120 +258,44 @@ static void write_rounds(const struct board_member *member, char text[CELL])
     }
 }
 
-static void write_host(const struct board_member *member, char text[CELL])
+static void write_host(const struct board_member *member, char *text)
 {
     snprintf(text, CELL, "%s", member->host[0] != '\0' ? member->host : member->address);
 }
 
-static void write_version(const struct board_member *member, char text[CELL])
-{
-    write_number(text, "%.0f", member->config_version >= 0 ? (double)member->config_version : (double)NAN);
-}
-
-static void write_program(const struct board_member *member, char text[CELL])
-{
-    snprintf(text, CELL, "%s", member->program);
-}
-
-static void write_link(const struct board_member *member, char text[CELL])
+static void write_link(const struct board_member *member, char *text)
 {
     snprintf(text, CELL, "%s", member->link[0] != '\0' ? member->link : "-");
 }
 
-static void write_device(const struct board_member *member, char text[CELL])
-{
-    snprintf(text, CELL, "%s", member->device);
-}
-
-static void write_message(const struct board_member *member, char text[CELL])
-{
-    snprintf(text, CELL, "%s", member->message);
-}
-
-/* --- Ranks --- */
-
-static double rank_name(const struct board_member *member)
-{
-    return (strcmp(member->role, "ps") == 0 ? 0 : 1e6) + member->task;
-}
-
-static double rank_step(const struct board_member *member)
-{
-    return (double)member->global_step;
-}
-
-static double rank_speed(const struct board_member *member)
-{
-    return member->steps_per_s;
-}
-
-static double rank_loss(const struct board_member *member)
-{
-    return member->loss;
-}
-
-static double rank_staleness(const struct board_member *member)
-{
-    return member->staleness;
-}
-
-static double rank_silence(const struct board_member *member)
-{
-    return (double)member->silent_ms;
-}
-
-static double rank_cpu(const struct board_member *member)
-{
-    return member->cpu_percent;
-}
-
-static double rank_memory(const struct board_member *member)
-{
-    return member->memory_bytes;
-}
-
-static double rank_gpu(const struct board_member *member)
-{
-    return member->gpu_percent;
-}
-
-static double rank_in(const struct board_member *member)
-{
-    return (double)member->bytes_in;
-}
-
-static double rank_out(const struct board_member *member)
-{
-    return (double)member->bytes_out;
-}
-
-static double rank_dropped(const struct board_member *member)
-{
-    return (double)member->dropped;
-}
-
-static double rank_rounds(const struct board_member *member)
-{
-    return (double)member->rounds.missed;
-}
-
-static double rank_version(const struct board_member *member)
-{
-    return (double)member->config_version;
-}
+#define TEXT(field)           FIELD_TEXT, offsetof(struct board_member, field), NULL
+#define SMALL(field)          FIELD_SMALL, offsetof(struct board_member, field), "%.0f"
+#define WHOLE(field)          FIELD_WHOLE, offsetof(struct board_member, field), "%.0f"
+#define COUNT(field, format)  FIELD_COUNT, offsetof(struct board_member, field), format
+#define NUMBER(field, format) FIELD_NUMBER, offsetof(struct board_member, field), format
 
 /* As many as fit, in this order; the last one takes the remaining room. */
 static const struct column columns[] = {
-    {"MEMBER", -11, write_name, rank_name},    {"STATE", -10, write_state, NULL},
-    {"STEP", 10, write_step, rank_step},       {"STEPS/S", 7, write_speed, rank_speed},
-    {"LOSS", 8, write_loss, rank_loss},        {"STALE", 5, write_staleness, rank_staleness},
-    {"HEARD", 5, write_silence, rank_silence}, {"HOST", -12, write_host, NULL},
-    {"CPU", 5, write_cpu, rank_cpu},           {"MEM", 6, write_memory, rank_memory},
-    {"GPU", 5, write_gpu, rank_gpu},           {"IN", 6, write_in, rank_in},
-    {"OUT", 6, write_out, rank_out},           {"DROPPED", 7, write_dropped, rank_dropped},
-    {"ROUNDS", 8, write_rounds, rank_rounds},  {"CONFIG", 6, write_version, rank_version},
-    {"VERSION", -24, write_program, NULL},     {"DEVICE", -24, write_device, NULL},
-    {"LINK", -13, write_link, NULL},           {"MESSAGE", -20, write_message, NULL},
+    {"MEMBER", -11, TEXT(role), write_name},
+    {"STATE", -10, TEXT(state), NULL},
+    {"STEP", 10, WHOLE(global_step), NULL},
+    {"STEPS/S", 7, NUMBER(steps_per_s, NULL), write_speed},
+    {"LOSS", 8, NUMBER(loss, "%.3g"), NULL},
+    {"STALE", 5, SMALL(staleness), NULL},
+    {"HEARD", 5, WHOLE(silent_ms), write_silence},
+    {"HOST", -12, TEXT(host), write_host},
+    {"CPU", 5, NUMBER(cpu_percent, "%.0f%%"), NULL},
+    {"MEM", 6, NUMBER(memory_bytes, NULL), NULL},
+    {"GPU", 5, NUMBER(gpu_percent, "%.0f%%"), NULL},
+    {"IN", 6, COUNT(bytes_in, NULL), NULL},
+    {"OUT", 6, COUNT(bytes_out, NULL), NULL},
+    {"DROPPED", 7, COUNT(dropped, "%.0f"), NULL},
+    {"ROUNDS", 8, WHOLE(rounds.missed), write_rounds},
+    {"CONFIG", 6, WHOLE(config_version), NULL},
+    {"VERSION", -24, TEXT(program), NULL},
+    {"DEVICE", -24, TEXT(device), NULL},
+    {"LINK", -13, TEXT(link), write_link},
+    {"MESSAGE", -20, TEXT(message), NULL},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
 
@@ -427,22 +329,31 @@ static int compare_numbers(double a, double b)
     return (a > b) - (a < b);
 }
 
+/* ps before workers, by their indexes. */
+static int compare_names(const struct board_member *a, const struct board_member *b)
+{
+    const int roles = (strcmp(b->role, "ps") == 0) - (strcmp(a->role, "ps") == 0);
+    return roles != 0 ? roles : compare_numbers(a->task, b->task);
+}
+
 static int compare(const void *one, const void *other, void *context)
 {
     const struct board_member *a = one, *b = other;
     const struct view *view = context;
     const struct column *column = &columns[view->sort];
     int order;
-    if (column->rank) {
-        order = compare_numbers(column->rank(a), column->rank(b));
-    } else {
+    if (column->write == write_name) {
+        order = compare_names(a, b);
+    } else if (column->type == FIELD_TEXT) {
         char left[CELL], right[CELL];
-        column->write(a, left);
-        column->write(b, right);
+        write_cell(a, column, left);
+        write_cell(b, column, right);
         order = strcmp(left, right);
+    } else {
+        order = compare_numbers(number_of(a, column), number_of(b, column));
     }
     order = view->reversed ? -order : order;
-    return order != 0 ? order : compare_numbers(rank_name(a), rank_name(b));
+    return order != 0 ? order : compare_names(a, b);
 }
 
 /* --- Drawing --- */
@@ -496,7 +407,7 @@ static void draw_row(struct screen *screen, int row, const struct view *view, co
         char text[CELL];
         enum style style = FAINT;
         if (member) {
-            columns[i].write(member, text);
+            write_cell(member, &columns[i], text);
             style = style_of_member(member);
         } else {
             const bool marked = i == view->sort && !view->is_once;

@@ -103,7 +103,7 @@ void checkpoint_close(struct checkpoint_file *file); /* NULL is fine */
 
 const char *checkpoint_path(const struct checkpoint_file *file);
 
-/* In hex: what tells checkpoints apart, since a run that is trained anew ends at the same step. */
+/* In hex: what distinguishes checkpoints, since a run that is trained anew ends at the same step. */
 enum { CHECKPOINT_DIGEST_HEX = 64 };
 const char *checkpoint_digest(const struct checkpoint_file *file);
 const struct checkpoint_info *checkpoint_file_info(const struct checkpoint_file *file);

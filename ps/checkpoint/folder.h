@@ -104,7 +104,7 @@ void checkpoint_folder_close(struct checkpoint_folder *folder);
 bool checkpoint_folder_newest(struct checkpoint_folder *folder, struct checkpoint_file **file, struct error *error);
 
 /*
- * False: the best checkpoint is missing or damaged, and then set aside; the reason is logged. Nobody should tell of a
+ * False: the best checkpoint is missing or damaged, and then set aside; the reason is logged. Nobody should report a
  * best model that isn't there.
  */
 bool checkpoint_folder_has_best(const struct checkpoint_folder *folder);

@@ -57,7 +57,7 @@ void checkpoint_layers_text(char text[METADATA_VALUE], const struct model *model
 /* "best_roc_auc" */
 void checkpoint_metric_key(char key[METRIC_KEY], const char *of, enum metric metric);
 
-/* Which key digests are made with, in hex, to tell keys apart; "": none. */
+/* Which key digests are made with, in hex, to distinguish keys; "": none. */
 const char *checkpoint_key_name(void);
 
 /* Starts a digest, and ends it in hex. path: for errors. */

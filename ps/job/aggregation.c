@@ -2,7 +2,7 @@
  * Which gradients make a synchronous step. Only counting, so that every rule (replicas_to_aggregate, min_replicas, lost
  * workers) can be tested without a job.
  */
-#include "ps/job/aggregation.h"
+#include "ps/job/job.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -291,7 +291,7 @@ static void note_failure(struct job *job, int index, const char *message, double
 {
     struct job_worker *worker = &job->workers[index];
     if (worker->state == STATE_FAILED || worker->left) {
-        return; /* told before */
+        return; /* logged before */
     }
     worker->failures++;
     worker->present = worker->lost = worker->cut_off = worker->counts = false;

@@ -7,7 +7,7 @@
  * strings in arguments are borrowed for the call. It holds no parameters: the host applies gradients when told to
  * (ps/shard.h), so that a simulator may hold anything instead.
  *
- * Synchronous training (cluster.issync): ps/job/aggregation.h decides which gradients form a step. A complete gradient
+ * Synchronous training (cluster.issync): ps/job/job.h decides which gradients form a step. A complete gradient
  * is staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and reports that
  * (job_step_applied): only then are the pushes of that step answered.
  *
@@ -41,14 +41,75 @@
 #include "net/member.h"
 #include "net/message.h"
 #include "net/socket.h"
-#include "ps/job/aggregation.h"
 #include "ps/job/plan.h"
+
+/* --- Aggregation --- */
+
+/*
+ * Which gradients form a synchronous step: the decision of tf.train.SyncReplicasOptimizer, as a state machine without
+ * clock, threads or sockets.
+ *
+ * A gradient comes in parts, one per shard, and is whole once every shard has its part. A worker has one gradient per
+ * step, whichever of its processes sent it and however often: it is identified by (step, worker), so it cannot count
+ * twice. The step is decided when enough gradients are whole, which fixes its set; shards apply the set in the order of
+ * the workers' numbers, so the sum does not depend on the order of arrival.
+ *
+ * Enough means `wanted`, or, if fewer workers are awaited, one from each of those; never fewer than `least`. A gradient
+ * that some shard found not finite does not count, and its worker is not awaited until it sends another.
+ *
+ * Of several ps, the first that holds parameters (the coordinator) decides; the others (followers) report their parts
+ * to it, and receive the set. They never disagree: the next step's gradients are computed on all shards' answers, so no
+ * step can be decided before all have applied the previous one.
+ */
+
+struct aggregation {
+    int workers, shards; /* shards: the number of shards tracked */
+    int wanted, least;
+    int64_t step;         /* being collected */
+    unsigned char *parts; /* [workers * shards]: enum aggregation_part */
+    unsigned char *taken; /* [workers]: whether the decision includes it */
+    int taken_count;
+    bool decided;
+};
+
+enum aggregation_part { PART_MISSING = 0, PART_HERE = 1, PART_NOT_FINITE = 2 };
+
+/* wanted: at least 1; least <= wanted. */
+bool aggregation_create(struct aggregation *aggregation, int workers, int shards, int wanted, int least,
+                        struct error *error);
+void aggregation_destroy(struct aggregation *aggregation); /* fine on zeros */
+
+/* Resets everything and starts collecting `step`. */
+void aggregation_begin(struct aggregation *aggregation, int64_t step);
+
+/*
+ * Records a part of a worker's gradient for the present step. An existing part stays, unless it was not finite. No
+ * effect once the step is decided.
+ */
+void aggregation_add(struct aggregation *aggregation, int shard, int worker, bool finite);
+
+enum aggregation_part aggregation_get(const struct aggregation *aggregation, int shard, int worker);
+
+/* The worker's gradient over all shards: PART_HERE if it is whole. */
+enum aggregation_part aggregation_whole(const struct aggregation *aggregation, int worker);
+
+/*
+ * Decides the step if there are enough gradients; true if it is decided, now or before. is_awaited: [workers], those
+ * worth waiting for; whole gradients of others count, too.
+ */
+bool aggregation_decide(struct aggregation *aggregation, const bool *is_awaited);
+
+/* Takes over the coordinator's set. */
+void aggregation_apply_decision(struct aggregation *aggregation, const bool *taken);
+
+/* The number of gradients that the step can still get, and of whole ones among them. */
+void aggregation_count(const struct aggregation *aggregation, const bool *is_awaited, int *possible, int *whole);
 
 enum {
     JOB_FENCED = 16,         /* replaced incarnations remembered per worker, the latest */
     JOB_MAX_LINES = 16,      /* log lines kept until taken; further ones are counted */
     JOB_MESSAGE = 256,       /* room for what a job says of itself */
-    JOB_RETRY_MS = 500,      /* a host told JOB_RETRY asks again more often than this */
+    JOB_RETRY_MS = 500,      /* a host that got JOB_RETRY asks again more often than this */
     JOB_PROBE_MS = 1000,     /* time for a worker to prove that it is alive, when another claims its place */
     JOB_TICK_MS = 1000,      /* ticks further apart than this mean that the ps stood still */
     JOB_END_MS = 4000,       /* time for workers to leave once the job is over */
@@ -369,7 +430,7 @@ void job_leave(struct job *job, int worker, uint64_t incarnation, const char *me
 /* Advances time: expires leases and probes. Call it several times a second, and again while it returns true. */
 bool job_tick(struct job *job, double now_s);
 
-/* True once the ps may exit: the job is over, and all members were told, or had JOB_END_MS to hear it. */
+/* True once the ps may exit: the job is over, and all members know, or had JOB_END_MS to hear it. */
 bool job_may_exit(const struct job *job, double now_s);
 
 /* For status. */

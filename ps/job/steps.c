@@ -594,7 +594,7 @@ static enum push_outcome outcome_of_past(struct job *job, int index, const struc
 
 /*
  * The order of these checks matters: a newer process now owns the sequence numbers; in a restored model the step's
- * number means another step; only then can a past step tell what happened to its gradient, and only in a step that is
+ * number means another step; only then does a past step show what happened to its gradient, and only in a step that is
  * still open can the gradient be refused for its contents.
  */
 bool job_settled(struct job *job, int index, uint64_t incarnation, const struct job_push *push, struct verdict *verdict)

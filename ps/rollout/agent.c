@@ -227,7 +227,7 @@ static bool poll_once(struct agent *agent, bool *busy, struct error *error)
     const uint64_t before = agent->participant.version;
     answer.order.settled = answer.state == ROLLOUT_IDLE;
     participant_act(&agent->participant, &answer.order);
-    if (agent->participant.version != before) { /* after a restart the new process introduces itself */
+    if (agent->participant.version != before) { /* after a restart the new process identifies itself */
         update_identity(agent);
     }
     free((void *)(uintptr_t)answer.order.manifest);
@@ -270,7 +270,7 @@ static void *run(void *context)
 }
 
 /*
- * As a guest: whatever this member's config is, and however old, ps 0 tells it what to do. Only reports are allowed on
+ * As a guest: whatever this member's config is, and however old, ps 0 gives it orders. Only reports are allowed on
  * such a connection.
  */
 static bool create_link(struct agent *agent, struct error *error)

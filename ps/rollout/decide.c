@@ -2,17 +2,17 @@
  * The leader's decisions. decide.h describes the states and transitions; here is the reasoning behind them.
  *
  * Write down what could be lost before it matters: every member has both versions on disk (staging) before any member
- * runs the new one, the host stores a change of state before it tells members of it, and going back needs neither a key
- * nor the operator. From this follows:
+ * runs the new one, the host stores a change of state before any member learns of it, and going back needs neither a
+ * key nor the operator. From this follows:
  *
  * - Until a member may run the target, giving up costs nothing and simply ends the rollout. After that, giving up means
  *   going back, without a time limit: a fleet split between two versions is worse than any wait.
  * - A live change applies from one global step on, which must still lie ahead when the last member hears of it. Members
- *   poll; the slowest one's interval, measured during staging, tells how far ahead is far enough.
+ *   poll; the slowest one's interval, measured during staging, determines how far ahead is far enough.
  * - When the whole job restarts, ps 0 goes last, since the others hear of it only from ps 0.
  * - A leader that was restarted, or stood still, has no evidence yet: it waits before it judges.
  *
- * This file has who takes part, and whose silence counts; what members are told; the texts for people; the transitions;
+ * This file has who takes part, and whose silence counts; the orders to members; the texts for people; the transitions;
  * what the states wait for; and one function for each state. waves.c has who restarts in which wave.
  */
 #include "ps/rollout/decide.h"
@@ -225,10 +225,11 @@ static bool members_would_wait(const struct rollout *rollout, const struct rollo
     return false;
 }
 
-/* --- What members are told in each state, and when they have done it --- */
+/* --- The orders to members in each state, and when they have done it --- */
 
 /*
- * The version of a config doesn't tell which program runs, nor does a running program prove that it works: a step does.
+ * The version of a config does not determine which program runs, nor does a running program prove that it works: a step
+ * does.
  */
 static bool works_in_program(const struct rollout *rollout, const struct rollout_member *member)
 {
@@ -339,7 +340,7 @@ enum rollout_order rollout_catch_up(const struct rollout *rollout, uint64_t in_f
     if (is_fallback && version == rollout->target) {
         return live ? ORDER_BACK : ORDER_CATCH_UP;
     }
-    /* The fleet left a version between the two while this member was away; its own manifest tells it where to go. */
+    /* The fleet left a version between the two while this member was away; its own manifest says where it goes. */
     return is_fallback && version < rollout->target ? ORDER_CATCH_UP : ORDER_NOTHING;
 }
 

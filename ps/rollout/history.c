@@ -1,8 +1,8 @@
 /* A machine's record of rollouts, beside its config: the manifests, the leader's state, and the audit log. */
 #include "ps/rollout/history.h"
 
-#include <errno.h>
 #include <fcntl.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include <cJSON.h>
-#include <sodium.h>
 
 #include "base/checked.h"
 #include "base/file.h"
@@ -41,55 +40,18 @@ static bool find_kind(const struct manifest *manifest, enum rollout_kind *kind)
     return done;
 }
 
-/* The last one is stored under its version, too; only very early programs did not do that. */
-static bool check_last(const struct config *config, const char *path, const uint8_t *bytes, size_t size,
-                       struct error *error)
-{
-    struct manifest manifest;
-    char kept[VERSIONS_PATH];
-    uint8_t *there;
-    size_t there_size;
-    if (!manifest_decode_unsigned(&manifest, bytes, size, error)) {
-        return error_wrap(error, "%s: is damaged", path);
-    }
-    if (!lineage_path(config, manifest.target.version, kept, error)) {
-        return false;
-    }
-    if (!file_exists(kept)) {
-        return true;
-    }
-    if (!checked_read(kept, MANIFEST_MAX_BYTES, &there, &there_size, error)) {
-        return false;
-    }
-    const bool same = there_size == size && memcmp(there, bytes, size) == 0;
-    free(there);
-    return same || error_set(error, "%s: is damaged, for it differs from %s; ps 0 will send it again", path, kept);
-}
-
 bool lineage_load(const struct config *config, uint64_t version, uint8_t **bytes, size_t *size, struct error *error)
 {
     char path[VERSIONS_PATH];
     *bytes = NULL;
-    if (!(version == 0 ? versions_path(config->path, "manifest", path, error)
-                       : lineage_path(config, version, path, error))) {
+    if (version == 0 && !versions_last(config->path, &version, error)) {
         return false;
     }
-    if (!file_exists(path)) {
-        return true;
-    }
-    if (version > 0) {
-        return checked_read(path, MANIFEST_MAX_BYTES, bytes, size, error) || ((*bytes = NULL), false);
-    }
-    if (!trust_file(path, error) || !file_read(path, MANIFEST_MAX_BYTES, bytes, size, error)) {
-        *bytes = NULL;
+    if (!lineage_path(config, version, path, error)) {
         return false;
     }
-    if (!check_last(config, path, *bytes, *size, error)) {
-        free(*bytes);
-        *bytes = NULL;
-        return false;
-    }
-    return true;
+    return version == 0 || !file_exists(path) || checked_read(path, MANIFEST_MAX_BYTES, bytes, size, error) ||
+           ((*bytes = NULL), false);
 }
 
 static bool read_lineage(const struct config *config, uint64_t version, struct lineage *lineage)
@@ -177,20 +139,20 @@ bool lineage_adopts(const struct config *config, const char *digest, bool *may_l
 
 /* --- The program of a version --- */
 
-enum { KEYS = 2 };
+enum { SETS = 2 };
 
-/* Operators' public keys that this machine trusts. */
+/* Operators' keys that this machine trusts: those of operator.pub, and of the one before. */
 struct operators {
-    uint8_t keys[KEYS][OPERATOR_PUBLIC_KEY];
+    struct operator_keys sets[SETS];
     int count;
 };
 
 static bool read_operators(const char *config_path, struct operators *operators, struct error *error)
 {
-    static const char *const names[KEYS] = {"operator.pub", "operator.pub.previous"};
+    static const char *const names[SETS] = {"operator.pub", "operator.pub.previous"};
     const char *slash = strrchr(config_path, '/');
     operators->count = 0;
-    for (int i = 0; i < KEYS; i++) {
+    for (int i = 0; i < SETS; i++) {
         char path[VERSIONS_PATH];
         const int folder = slash ? (int)(slash - config_path) + 1 : 0;
         if ((size_t)snprintf(path, sizeof path, "%.*s%s", folder, config_path, names[i]) >= sizeof path) {
@@ -199,7 +161,7 @@ static bool read_operators(const char *config_path, struct operators *operators,
         if (i > 0 && !file_exists(path)) {
             continue;
         }
-        if (!operator_key_read_public(path, operators->keys[operators->count], error)) {
+        if (!operator_keys_read(path, &operators->sets[operators->count], error)) {
             return false;
         }
         operators->count++;
@@ -212,7 +174,7 @@ static bool decode_signed(struct manifest *manifest, const uint8_t *bytes, size_
 {
     struct error ignored;
     for (int i = 0; i < operators->count; i++) {
-        if (manifest_decode(manifest, bytes, size, operators->keys[i], &ignored)) {
+        if (manifest_decode(manifest, bytes, size, &operators->sets[i], &ignored)) {
             return true;
         }
     }
@@ -460,7 +422,7 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
 /* --- The audit log --- */
 
 static const double AUDIT_MINUTE_S = 60;
-enum { AUDIT_BURST = 10, AUDIT_LINE = 2048 };
+enum { AUDIT_BURST = 10, AUDIT_LINE = 2048, AUDIT_PREV = sizeof ",\"prev\":\"\"}" - 1 + AUDIT_HASH_HEX };
 
 bool audit_may_write(struct audit_meter *meter, double now_s, uint64_t *left_out)
 {
@@ -482,24 +444,66 @@ bool audit_may_write(struct audit_meter *meter, double now_s, uint64_t *left_out
     return true;
 }
 
-/* Opens it; -1, with an error. */
-static int open_log(const char *path, struct error *error)
+/* Of a line, without its end. */
+static void hash_line(const char *line, size_t size, char hex[AUDIT_HASH_HEX + 1])
 {
-    return file_append(path, 0666, false, error);
+    uint8_t hash[AUDIT_HASH_HEX / 2];
+    crypto_generichash(hash, sizeof hash, (const uint8_t *)line, size, NULL, 0);
+    sodium_bin2hex(hex, AUDIT_HASH_HEX + 1, hash, sizeof hash);
+}
+
+/* The hash of the last line of a file; zeros: it has none. *is_torn: a power cut left part of one. */
+static bool hash_last(const char *path, char hex[AUDIT_HASH_HEX + 1], bool *is_torn, struct error *error)
+{
+    char text[AUDIT_LINE];
+    struct stat status;
+    ssize_t got = -1;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    memset(hex, '0', AUDIT_HASH_HEX);
+    hex[AUDIT_HASH_HEX] = '\0';
+    if (fd >= 0 && fstat(fd, &status) == 0) {
+        const off_t from = status.st_size > (off_t)sizeof text ? status.st_size - (off_t)sizeof text : 0;
+        got = pread(fd, text, sizeof text, from);
+    }
+    if (got < 0) {
+        file_error(error, path, "cannot be read", errno);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    *is_torn = got > 0 && text[got - 1] != '\n';
+    if (got > 0) {
+        const size_t size = (size_t)got - (*is_torn ? 0 : 1);
+        const char *newline = memrchr(text, '\n', size), *line = newline ? newline + 1 : text;
+        hash_line(line, size - (size_t)(line - text), hex);
+    }
+    return got >= 0;
 }
 
 /*
- * Starts a new file in place of the full one that is open. Several processes of one machine write to it, so only the
- * one that holds its lock, and finds it still in place, renames it; the others write to the old one once more.
+ * Opens and locks the file that is in place: several processes of one machine write to it, and one of them may start a
+ * new file meanwhile. -1, with an error.
  */
+static int open_log(const char *path, struct error *error)
+{
+    for (;;) {
+        struct stat open_one, there;
+        const int fd = file_append(path, 0666, false, error);
+        if (fd < 0) {
+            return -1;
+        }
+        flock(fd, LOCK_EX); /* where the file system has no locks, lines of two processes may break the chain */
+        if (fstat(fd, &open_one) != 0 || stat(path, &there) != 0 || open_one.st_ino == there.st_ino) {
+            return fd;
+        }
+        close(fd);
+    }
+}
+
+/* Starts a new file in place of one that is full, open and locked; the chain goes on. */
 static int begin_new_log(const char *path, int fd, struct error *error)
 {
     char former[VERSIONS_PATH + 4];
-    struct stat open_one, there;
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &open_one) != 0 || stat(path, &there) != 0 ||
-        open_one.st_ino != there.st_ino) {
-        return fd;
-    }
     snprintf(former, sizeof former, "%s.1", path);
     if (rename(path, former) != 0) {
         return fd;
@@ -508,23 +512,39 @@ static int begin_new_log(const char *path, int fd, struct error *error)
     return open_log(path, error);
 }
 
-static void append(const char *path, const char *text)
+/* The line, which ends in a brace, linked to the one before it. */
+static bool write_linked(const char *path, int fd, char *line, const char *prev, bool is_torn, struct error *error)
 {
+    char head[VERSIONS_PATH], hex[AUDIT_HASH_HEX + 1], text[AUDIT_LINE + 2];
+    const int size = snprintf(text, sizeof text, "%s%.*s,\"prev\":\"%s\"}\n", is_torn ? "\n" : "",
+                              (int)strlen(line) - 1, line, prev);
+    const size_t skipped = is_torn ? 1 : 0;
+    hash_line(text + skipped, (size_t)size - skipped - 1, hex);
+    if (write(fd, text, (size_t)size) != size || fsync(fd) != 0) {
+        return file_error(error, path, "cannot be written", errno);
+    }
+    snprintf(head, sizeof head, "%.*shead", (int)(strlen(path) - strlen("log")), path);
+    return checked_line_write(head, hex, error);
+}
+
+static void append(const char *path, char *line)
+{
+    char prev[AUDIT_HASH_HEX + 1];
+    bool is_torn = false, done = false;
     struct stat status;
     struct error error;
     int fd = open_log(path, &error);
-    size_t size = strlen(text);
-    if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
-        fd = begin_new_log(path, fd, &error);
+    if (fd >= 0 && hash_last(path, prev, &is_torn, &error)) {
+        if (fstat(fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
+            fd = begin_new_log(path, fd, &error);
+            is_torn = false;
+        }
+        done = fd >= 0 && write_linked(path, fd, line, prev, is_torn, &error);
     }
-    if (fd >= 0 && (write(fd, text, size) != (ssize_t)size || fsync(fd) != 0)) {
-        file_error(&error, path, "cannot be written", errno);
-        close(fd);
-        fd = -1;
-    }
-    if (fd < 0) {
+    if (!done) {
         log_warning("can't append to the audit log: %s", error.text);
-    } else {
+    }
+    if (fd >= 0) {
         close(fd);
     }
 }
@@ -551,12 +571,79 @@ void audit_write(const struct versions *versions, const struct audit_entry *entr
     char path[VERSIONS_PATH], text[AUDIT_LINE];
     struct error error;
     cJSON *line = cJSON_CreateObject();
-    const bool printed = put_entry(line, entry) && cJSON_PrintPreallocated(line, text, sizeof text - 1, false);
+    const bool printed =
+        put_entry(line, entry) && cJSON_PrintPreallocated(line, text, sizeof text - AUDIT_PREV - 1, false);
     cJSON_Delete(line);
     if (!printed) {
         log_warning("%s: a line of the audit log is lost: it is too long, or memory ran out", versions->folder);
     } else if (file_join(path, sizeof path, versions->folder, "audit.log", &error)) {
-        strcat(text, "\n"); /* NOLINT: a byte was kept for it */
         append(path, text);
     }
+}
+
+/* Lines read so far, and the hashes of the last two. */
+struct audit_chain {
+    size_t lines;
+    char before[AUDIT_HASH_HEX + 1], last[AUDIT_HASH_HEX + 1];
+};
+
+/* The hash in a line; NULL: there is none. */
+static const char *find_prev(const char *line, size_t size)
+{
+    static const char member[] = ",\"prev\":\"";
+    const char *at = size > AUDIT_PREV ? line + size - AUDIT_PREV : NULL;
+    return at && memcmp(at, member, sizeof member - 1) == 0 ? at + sizeof member - 1 : NULL;
+}
+
+static bool check_line(struct audit_chain *chain, const char *line, size_t size, bool may_begin)
+{
+    const char *prev = find_prev(line, size);
+    const bool follows = prev && (memcmp(prev, chain->last, AUDIT_HASH_HEX) == 0 || (may_begin && chain->lines == 0));
+    memcpy(chain->before, chain->last, sizeof chain->before);
+    hash_line(line, size, chain->last);
+    chain->lines++;
+    return follows;
+}
+
+/* may_begin: lines before the first one of this file were dropped when it became too large. */
+static bool check_log(struct audit_chain *chain, const char *path, bool may_begin, struct error *error)
+{
+    uint8_t *bytes;
+    size_t size, number = 0;
+    bool done = true;
+    if (!file_read(path, 2 * AUDIT_MAX_BYTES, &bytes, &size, error)) {
+        return false;
+    }
+    const char *at = (const char *)bytes, *end = at + size;
+    while (at < end && done) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        number++;
+        done = newline && check_line(chain, at, (size_t)(newline - at), may_begin);
+        at = newline ? newline + 1 : end;
+    }
+    free(bytes);
+    return done || error_set(error,
+                             "%s:%zu: this line is torn, or does not follow the one before it: one of the two was "
+                             "changed, or lines between them were removed, added or moved",
+                             path, number);
+}
+
+bool audit_verify(const struct versions *versions, size_t *lines, char last[AUDIT_HASH_HEX + 1], struct error *error)
+{
+    struct audit_chain chain = {.lines = 0};
+    char path[VERSIONS_PATH], former[VERSIONS_PATH], head[VERSIONS_PATH], line[CHECKED_LINE];
+    memset(chain.last, '0', AUDIT_HASH_HEX);
+    if (!file_join(path, sizeof path, versions->folder, "audit.log", error) ||
+        !file_join(former, sizeof former, versions->folder, "audit.log.1", error) ||
+        !file_join(head, sizeof head, versions->folder, "audit.head", error) ||
+        (file_exists(former) && !check_log(&chain, former, true, error)) || !check_log(&chain, path, false, error) ||
+        !checked_line_read(head, line, error)) {
+        return false;
+    }
+    *lines = chain.lines;
+    memcpy(last, chain.last, sizeof chain.last);
+    /* A power cut may have come between the two. */
+    return strcmp(line, chain.last) == 0 || (chain.lines > 1 && strcmp(line, chain.before) == 0) ||
+           error_set(error, "%s: its last line is not the one that %s names: lines at its end were removed or changed",
+                     path, head);
 }

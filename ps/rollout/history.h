@@ -1,16 +1,16 @@
 /*
  * A machine's record of rollouts, in the folder of versions beside its config (base/config/versions.h), CONFIG.d:
  *
- *     manifest            the last rollout that this machine took part in, as the operator signed it
- *     00000005.manifest   the one that brought version 5; never deleted
+ *     00000005.manifest   the rollout that brought version 5, as the operator signed it; never deleted
+ *     last                the version of the last rollout that this machine took part in
  *     rollout.json        ps 0 only: the state of the rollout that it leads, or led last
  *     audit.log           who did what and when; only ever appended to
  *     audit.log.1         the previous one, once audit.log became too large
+ *     audit.head          the hash of its last line
  *
  * Signatures are checked when manifests arrive, and again before a program that one of them names is executed.
  * Everything except the audit log is written atomically: a power cut leaves the old file or the new. Checksums
- * (base/checked.h) reveal corruption: beside manifests, and as the last member of rollout.json; `manifest` must equal
- * that of its version, byte for byte.
+ * (base/checked.h) reveal corruption: beside manifests, and as the last member of rollout.json.
  */
 #ifndef PS_ROLLOUT_HISTORY_H
 #define PS_ROLLOUT_HISTORY_H
@@ -77,15 +77,12 @@ struct record {
 
 bool record_store(const struct versions *versions, const struct record *record, struct error *error);
 
-/*
- * *there: false if there is none. A damaged one is an error that names the file. Also reads version 0.1's format, lines
- * of text in CONFIG.d/rollout, so that a fleet can be upgraded in the middle of a rollout.
- */
+/* *there: false if there is none. A damaged one is an error that names the file. */
 bool record_read(const struct versions *versions, bool *there, struct record *record, struct error *error);
 
 /* --- The audit log --- */
 
-enum { AUDIT_MAX_BYTES = 4 << 20 };
+enum { AUDIT_MAX_BYTES = 4 << 20, AUDIT_HASH_HEX = 64 };
 
 struct audit_entry {
     const char *member, *who, *what;
@@ -96,10 +93,18 @@ struct audit_entry {
 
 /*
  * One JSON object a line: {"when":"2024-05-01T12:00:00Z","member":"ps 0","who":"me@laptop","what":"stage","version":5,
- * "outcome":"done"}, and "left_out" if any were. A line that can't be written is a warning in the log. At
- * AUDIT_MAX_BYTES a new file is started, so that a machine keeps at most two of that size.
+ * "outcome":"done","prev":"..."}, and "left_out" if any were. "prev" is the BLAKE2b-256 of the line before, zeros in
+ * the first one; audit.head holds that of the last. A line is on disk when this returns; one that can't be written is a
+ * warning in the log. At AUDIT_MAX_BYTES a new file is started, so that a machine keeps at most two of that size.
  */
 void audit_write(const struct versions *versions, const struct audit_entry *entry);
+
+/*
+ * True if no line of this machine's log was changed, removed, added or moved since it was written. *last: the hash of
+ * the last line, by which all before it are known. The error names the file and the line. Whoever can write to the
+ * folder can also make all hashes anew: only a hash that was noted elsewhere tells.
+ */
+bool audit_verify(const struct versions *versions, size_t *lines, char last[AUDIT_HASH_HEX + 1], struct error *error);
 
 /*
  * Limits the lines that unsigned requests may cause: a few at once, then one a minute. Starts as zeros; one thread at a

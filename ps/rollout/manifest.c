@@ -177,10 +177,12 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
         ((flags & FLAG_PROGRAMS) != 0 && !take_programs(&rest, &manifest->programs, error))) {
         return false;
     }
-    if (rest.size != MANIFEST_SIGNATURE) {
+    if (rest.size == 0 || rest.size % MANIFEST_SIGNATURE != 0 ||
+        rest.size > OPERATOR_MAX_KEYS * (size_t)MANIFEST_SIGNATURE) {
         return error_set(error, "the manifest is torn: %zu bytes where a signature of %d should be", rest.size,
                          MANIFEST_SIGNATURE);
     }
+    manifest->signatures = (int)(rest.size / MANIFEST_SIGNATURE);
     if (manifest->target.version <= manifest->fallback.version) {
         return error_set(error, "the manifest leads from version %llu to version %llu, but versions only go up",
                          (unsigned long long)manifest->fallback.version, (unsigned long long)manifest->target.version);
@@ -188,20 +190,25 @@ bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, s
     return true;
 }
 
-bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t size,
-                     const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error)
+bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t size, const struct operator_keys *keys,
+                     struct error *error)
 {
-    if (size < MAGIC + MANIFEST_SIGNATURE) {
+    const size_t signatures = (size_t)keys->threshold * MANIFEST_SIGNATURE, signed_bytes = size - signatures;
+    if (size < MAGIC + signatures) {
         return error_set(error, "the manifest is torn: %zu bytes are too few for one", size);
     }
     if (size > MANIFEST_MAX_BYTES) {
         return error_set(error, "the manifest is too large: %zu bytes, at most %d are allowed", size,
                          MANIFEST_MAX_BYTES);
     }
-    size_t signed_bytes = size - MANIFEST_SIGNATURE;
-    if (crypto_sign_verify_detached(bytes + signed_bytes, bytes, signed_bytes, public_key) != 0) {
-        return error_set(error,
-                         "the manifest is not signed by the operator key that this member trusts, or it is torn");
+    if (!operator_keys_verify(keys, bytes, signed_bytes, bytes + signed_bytes, keys->threshold)) {
+        return keys->threshold == 1
+                   ? error_set(error, "the manifest is not signed by the operator key that this member trusts, or it "
+                                      "is torn")
+                   : error_set(error,
+                               "the manifest is not signed by %d of the %d operator keys that this member trusts, or "
+                               "it is torn",
+                               keys->threshold, keys->count);
     }
     return manifest_decode_unsigned(manifest, bytes, size, error);
 }
@@ -294,6 +301,25 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
     *bytes = start;
     *size = (size_t)(end - start) + MANIFEST_SIGNATURE;
     return true;
+}
+
+bool manifest_add_signature(const struct manifest *manifest, const struct operator_keys *keys,
+                            const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes, size_t *size,
+                            struct error *error)
+{
+    const size_t signed_bytes = *size - (size_t)manifest->signatures * MANIFEST_SIGNATURE;
+    if (manifest->signatures == OPERATOR_MAX_KEYS) {
+        return error_set(error, "the manifest has as many signatures as there can be");
+    }
+    uint8_t *more = realloc(*bytes, *size + MANIFEST_SIGNATURE);
+    if (!more) {
+        return error_set(error, "out of memory");
+    }
+    *bytes = more;
+    crypto_sign_detached(more + *size, NULL, more, signed_bytes, secret_key);
+    *size += MANIFEST_SIGNATURE;
+    return operator_keys_verify(keys, more, signed_bytes, more + signed_bytes, manifest->signatures + 1) ||
+           error_set(error, "the manifest is signed by a key twice, or by one that operator.pub here does not have");
 }
 
 bool manifest_fits(const struct manifest *manifest, const char *fleet, uint64_t version, uint64_t highest,
@@ -389,7 +415,7 @@ size_t manifest_abort_encode(const struct manifest_abort *abort, const uint8_t s
 }
 
 bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, size_t size,
-                           const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error)
+                           const struct operator_keys *keys, struct error *error)
 {
     memset(abort, 0, sizeof *abort);
     if (size == 0) {
@@ -400,7 +426,7 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
         return error_set(error, "the abort is torn: it can't have %zu bytes", size);
     }
     struct rest rest = {bytes, size - MANIFEST_SIGNATURE};
-    if (crypto_sign_verify_detached(bytes + rest.size, bytes, rest.size, public_key) != 0) {
+    if (!operator_keys_verify(keys, bytes, rest.size, bytes + rest.size, 1)) {
         return error_set(error, "the abort is not signed by the operator key that ps 0 trusts, or it is torn");
     }
     const uint8_t *hash = NULL;

@@ -27,7 +27,7 @@
  *             u64 bytes of the file
  *             32 bytes BLAKE2b-256 of it
  *             32 bytes BLAKE2b-256 of the fallback; zeros: what each machine runs
- *     64 bytes Ed25519 signature over all before it
+ *     64 bytes Ed25519 signature over all before it; as many of them, each by another key, as operator.pub asks for
  *
  * And the operator's order to abort it, or to resume it after a pause, valid for that manifest only:
  *
@@ -37,7 +37,7 @@
  *     u64 when
  *     u64 version of the target
  *     32 bytes BLAKE2b-256 of the manifest, with its signature
- *     64 bytes Ed25519 signature over all before it
+ *     64 bytes Ed25519 signature over all before it, by any of the keys: who wants to stop should not wait for others
  *
  * The signature is verified before any of the bytes are interpreted. Pure functions.
  */
@@ -62,7 +62,7 @@ enum {
     MANIFEST_MAX_CONFIG = 64 << 10, /* of a config text */
     MANIFEST_MAX_LOCAL = 16 << 10,  /* of the machine-scoped keys */
     MANIFEST_MAX_PROGRAMS = 4,      /* one for each architecture */
-    MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 1024,
+    MANIFEST_MAX_BYTES = 2 * (MANIFEST_MAX_CONFIG + MANIFEST_MAX_LOCAL) + 2 * MANIFEST_MAX_NAME + 2048,
     MANIFEST_HASH = 32,
     MANIFEST_ABORT_BYTES = 2 * MANIFEST_MAX_NAME + 256, /* at most */
 };
@@ -99,21 +99,30 @@ struct manifest {
     bool may_lose;                /* see the flags */
     struct manifest_config target, fallback;
     struct manifest_programs programs;
+    int signatures; /* of a manifest that was decoded */
 };
 
 /*
  * Checks size and signature, then decodes. Refuses too few or too many bytes, a text that does not match its digest,
  * and a target that is not above the fallback; the error begins with "the manifest". The manifest borrows from bytes.
  */
-bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t size,
-                     const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error);
+bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t size, const struct operator_keys *keys,
+                     struct error *error);
 
 /* Without checking the signature, for bytes verified on arrival, and for tests. */
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error);
 
-/* The caller frees *bytes. */
+/* With one signature. The caller frees *bytes. */
 bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes,
                      size_t *size, struct error *error);
+
+/*
+ * Adds a signature to a manifest that was decoded from these bytes, which are reallocated. Fails unless all signatures,
+ * the new one included, are of different keys among these.
+ */
+bool manifest_add_signature(const struct manifest *manifest, const struct operator_keys *keys,
+                            const uint8_t secret_key[OPERATOR_SECRET_KEY], uint8_t **bytes, size_t *size,
+                            struct error *error);
 
 /*
  * True if a member of this fleet, in this version, that knows versions up to `highest`, may accept it. The error names
@@ -153,7 +162,7 @@ size_t manifest_abort_encode(const struct manifest_abort *abort, const uint8_t s
 
 /* Checks size and signature, then decodes; the error begins with "the abort". */
 bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, size_t size,
-                           const uint8_t public_key[OPERATOR_PUBLIC_KEY], struct error *error);
+                           const struct operator_keys *keys, struct error *error);
 
 /* --- Programs --- */
 

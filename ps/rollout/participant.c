@@ -140,7 +140,7 @@ static void config_drift_begin(struct config_drift *drift, const struct config *
     config_drift_check(drift);
 }
 
-/* --- What only this machine can tell about a config: its file, flags and environment, its disk, its resolver --- */
+/* --- What only this machine knows about a config: its file, flags and environment, its disk, its resolver --- */
 
 enum { SPARE_DISK = 1 << 20 /* bytes for versions and logs */ };
 
@@ -205,7 +205,7 @@ static bool target_config_has_disk(const struct versions *versions, struct error
     return true;
 }
 
-/* New and moved hosts must resolve: a misspelt name would leave half the fleet waiting. */
+/* Hosts that are new or moved must resolve: a misspelt name would leave half the fleet waiting. May take seconds. */
 static bool resolve_new(const struct string_list *before, const struct string_list *after, struct error *error)
 {
     const double deadline_s = clock_monotonic_s() + RESOLVE_S;
@@ -220,14 +220,6 @@ static bool resolve_new(const struct string_list *before, const struct string_li
                resolver_find(&address, NULL, deadline_s, &endpoints, error);
     }
     return done;
-}
-
-/* Resolves the hosts that are new or moved: a misspelt name would leave half the fleet waiting. May take seconds. */
-static bool target_config_resolves(const struct config_cluster *before, const struct config_cluster *after,
-                                   struct error *error)
-{
-    return resolve_new(&before->ps_hosts, &after->ps_hosts, error) &&
-           resolve_new(&before->worker_hosts, &after->worker_hosts, error);
 }
 
 /* --- The target's program: which one each version runs in is on disk before any member restarts --- */
@@ -354,14 +346,6 @@ static enum intake_state target_program_check(struct target_program *program, st
     program->is_due = state != INTAKE_WHOLE;
     program->is_open = state == INTAKE_OPEN;
     return state;
-}
-
-/* The offset of the bytes that this process needs next; false: none. */
-static bool target_program_wants(const struct target_program *program, const char **digest, uint64_t *offset)
-{
-    *digest = program->digest;
-    *offset = program->intake.there;
-    return program->is_open;
 }
 
 /* Receives no more of it; what has been received is kept. */
@@ -546,7 +530,7 @@ static bool find_key(struct rollout_participant *participant, struct error *erro
         return error_set(error, "it runs without a config file, so there is no place to keep versions");
     }
     if (!participant_key_path(participant->config, path, sizeof path, error) ||
-        !operator_key_read_public(path, participant->public_key, error)) {
+        !operator_keys_read(path, &participant->operators, error)) {
         return false;
     }
     if (!versions_open(&participant->versions, participant->config->path, error)) {
@@ -564,22 +548,21 @@ static bool take_signed(struct rollout_participant *participant, const struct pa
                         struct manifest *manifest, struct error *error)
 {
     if (!find_key(participant, error) ||
-        !manifest_decode(manifest, order->manifest, order->manifest_size, participant->public_key, error)) {
+        !manifest_decode(manifest, order->manifest, order->manifest_size, &participant->operators, error)) {
         return false;
     }
     snprintf(participant->author, sizeof participant->author, "%s", manifest->author);
     return manifest_is_portable(manifest, error);
 }
 
-/* Keeps for the next process the last manifest, and the one by which each version came. */
+/* Keeps for the next process the manifest by which each version came, and which was the last. */
 static bool store_manifest(const struct rollout_participant *participant, const struct participant_order *order,
                            uint64_t target, struct error *error)
 {
     char path[VERSIONS_PATH];
     return lineage_path(participant->config, target, path, error) &&
            checked_write(path, order->manifest, order->manifest_size, error) &&
-           file_join(path, sizeof path, participant->versions.folder, "manifest", error) &&
-           file_keep(path, order->manifest, order->manifest_size, error);
+           versions_set_last(participant->config->path, target, error);
 }
 
 static bool add_version(const struct rollout_participant *participant, const struct manifest_config *config,
@@ -607,7 +590,8 @@ static bool check_machine(struct rollout_participant *participant, const struct 
     if (!change_is_free(participant->config, after, error) ||
         !target_config_apply(participant->config, target, &participant->then, error) ||
         !target_config_has_disk(&participant->versions, error) ||
-        !target_config_resolves(&before->cluster, &after->cluster, error)) {
+        !resolve_new(&before->cluster.ps_hosts, &after->cluster.ps_hosts, error) ||
+        !resolve_new(&before->cluster.worker_hosts, &after->cluster.worker_hosts, error)) {
         return false;
     }
     if (!change_has_member(&participant->then, participant->who)) {
@@ -648,7 +632,9 @@ static bool check_program(struct rollout_participant *participant)
 
 bool participant_wants(const struct rollout_participant *participant, const char **digest, uint64_t *offset)
 {
-    return target_program_wants(&participant->program, digest, offset);
+    *digest = participant->program.digest;
+    *offset = participant->program.intake.there;
+    return participant->program.is_open;
 }
 
 void participant_take(struct rollout_participant *participant, uint64_t offset, const void *bytes, size_t size)
@@ -1091,7 +1077,7 @@ static void leave_target(struct rollout_participant *participant, bool by_itself
 
 /*
  * The target was refused here, so there is nothing to undo but the model, unless this process runs it already. A canary
- * that misreads the configs has reported so by the next order, and goes back without being told. If the fleet switches
+ * that misreads the configs has reported so by the next order, and goes back without an order. If the fleet switches
  * without this member, the manifest is staged again now and then: the cause may be gone.
  */
 static void act_without(struct rollout_participant *participant, const struct participant_order *order)

@@ -94,10 +94,10 @@ struct rollout_participant {
     struct participant_host host;
     struct member who;
     bool prepared; /* a checkpoint to go back to is saved, and the rollout is not settled yet */
-    bool leaving;  /* the host was told to leave: nothing more to do */
+    bool leaving;  /* the host has to leave: nothing more to do */
     struct config_drift drift;
     struct versions versions;
-    uint8_t public_key[OPERATOR_PUBLIC_KEY];
+    struct operator_keys operators;
     uint64_t version;                   /* in force */
     char digest[CONFIG_DIGEST_HEX + 1]; /* of it */
     uint64_t target;                    /* staged; 0: none */

@@ -3,9 +3,9 @@
  * knows what a change means to a shard. ps 0 also leads: it decides by ps/rollout/decide.h what each member does next.
  * Operators' proposals and queries, and members' reports, arrive through rollouts.c.
  *
- * What ps 0 decides is on its disk before any member is told: members see `stored_state`, and get no order at all while
- * the state in memory is ahead of the one on disk. Files are written without the server's lock, which all requests
- * need.
+ * What ps 0 decides is on its disk before any member learns of it: members see `stored_state`, and get no order at all
+ * while the state in memory is ahead of the one on disk. Files are written without the server's lock, which all
+ * requests need.
  */
 #include "ps/server/coordinator.h"
 
@@ -17,7 +17,6 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/restart.h"

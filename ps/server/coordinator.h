@@ -23,7 +23,7 @@ struct former_manifest {
 struct rollout_coordinator {
     struct server *server;
     struct agent *agent;
-    int64_t scheduled; /* the step of the switch that the shard was told; -1: none. The agent's thread's */
+    int64_t scheduled; /* the step of the switch, as ordered of the shard; -1: none. The agent's thread's */
 
     /* Of ps 0 only; guarded by the server's lock */
     bool leads;
@@ -39,7 +39,7 @@ struct rollout_coordinator {
     uint64_t resumed_s;                     /* as in struct record */
     bool proposing;                         /* a proposal is about to be stored and begun */
     uint64_t stored;                        /* number of rollout.changes that are on disk */
-    enum rollout_state stored_state;        /* likewise; this is what members are told */
+    enum rollout_state stored_state;        /* likewise; this is what members see */
     bool has_versions;
     struct versions versions;
     double ticked_s;
@@ -101,7 +101,7 @@ void coordinator_take_manifest(struct rollout_coordinator *coordinator, const st
                                size_t size, const struct former_manifest *former);
 /* Copies the manifest; *bytes: NULL if there is none or memory ran out; the caller frees it. Locked. */
 void coordinator_copy_manifest(const struct rollout_coordinator *coordinator, uint8_t **bytes, size_t *size);
-/* The same for a member in this version that is told to catch up: the manifest that leads it to where it should be. */
+/* The same for a member in this version that has to catch up: the manifest that leads it to where it should be. */
 void coordinator_copy_manifest_for(const struct rollout_coordinator *coordinator, enum rollout_order order,
                                    uint64_t version, uint8_t **bytes, size_t *size);
 /* A program that may be sent to members; NULL: none with that digest is known. Locked. */

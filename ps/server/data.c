@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "ps/status.h"
 
 /* --- Preprocessing, and layer widths --- */

@@ -124,10 +124,10 @@ static bool answer(struct session *session, struct error *error)
 /* --- One request after another --- */
 
 /*
- * Between two requests: carries out what the server wants of an idle connection. False if it must end. *linger_s: see
+ * Between two requests: carries out what the server wants of an idle connection. False if it must end. *keep_s: see
  * await.
  */
-static bool handle_wakeups(struct session *session, double *linger_s, struct error *error)
+static bool handle_wakeups(struct session *session, double *keep_s, struct error *error)
 {
     struct server *server = session->server;
     server_lock(server);
@@ -136,7 +136,7 @@ static bool handle_wakeups(struct session *session, double *linger_s, struct err
     session->ping_wanted = false;
     struct message_ping question = {.nonce = ping ? job_probe_nonce(&server->job, session->worker) : 0};
     listener_set_waiting(&session->base, true);
-    *linger_s = listener_keep_thread_s(server->listener);
+    *keep_s = listener_keep_thread_s(server->listener);
     server_unlock(server);
     if (leaving) {
         struct message_leave leave = {.message = server->close_reason};
@@ -156,19 +156,19 @@ static bool await_request(struct session *session, bool answered, bool *rests, s
     bool there = false;
     *rests = false;
     while (!there && !*rests) {
-        double linger_s;
-        if (!handle_wakeups(session, &linger_s, error)) {
+        double keep_s;
+        if (!handle_wakeups(session, &keep_s, error)) {
             return false;
         }
         *rests = answered && session->is_rare && channel_park(channel);
         if (*rests) {
             return true;
         }
-        if (!connection_wait(channel->connection, clock_monotonic_s() + linger_s, &there, error)) {
+        if (!connection_wait(channel->connection, clock_monotonic_s() + keep_s, &there, error)) {
             return false;
         }
         *rests = !there && channel_park(channel);
-        if (!there && !*rests && linger_s == 0 && /* half a frame keeps its thread */
+        if (!there && !*rests && keep_s == 0 && /* half a frame keeps its thread */
             !connection_wait(channel->connection, clock_monotonic_s() + SERVER_TICK_MS / 1000.0, &there, error)) {
             return false;
         }

@@ -156,7 +156,7 @@ void server_wait(struct server *server);
 
 /*
  * Where the config gives hidden layers only: waits until worker 0 has reported the widths that follow from its data,
- * and fills them in. No other peer is served meanwhile. Also false if the process is told to stop.
+ * and fills them in. No other peer is served meanwhile. Also false if the process has to stop.
  */
 bool server_wait_for_layers(struct server *server, struct error *error);
 

@@ -9,7 +9,6 @@
  */
 #include "ps/server/requests.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"

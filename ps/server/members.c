@@ -3,7 +3,6 @@
  */
 #include "ps/server/requests.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

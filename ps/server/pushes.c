@@ -160,7 +160,7 @@ static enum received receive_frames(struct session *session, struct stage *stage
 
 /*
  * All frames of a push into the stage; NULL: discards them. first: the message of its first frame, without its ranges.
- * The sender of a malformed push has already been told.
+ * The sender of a malformed push has already got the error.
  */
 static bool receive_push(struct session *session, struct stage *stage, const struct message_push *first,
                          uint64_t request, struct error *error)

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "ps/server/coordinator.h"
 
 enum { MOST_WAIT_MS = 60000, LEAST_PIECE = 4 << 10 };
@@ -32,7 +31,7 @@ static struct rollout_demand demand_of(const struct config_cluster *cluster)
     return (struct rollout_demand){cluster->worker_hosts.count, cluster->min_workers};
 }
 
-/* Programs to be distributed must be here before any member is told of them. */
+/* Programs to be distributed must be here before any member learns of them. */
 static bool has_programs(const struct rollout_coordinator *coordinator, const struct manifest *manifest,
                          struct error *error)
 {
@@ -135,9 +134,8 @@ static bool store_and_begin(struct rollout_coordinator *coordinator, uint8_t *by
     return done;
 }
 
-/* Requires the operator's key, and a place for versions. */
-static bool find_key(const struct rollout_coordinator *coordinator, uint8_t key[OPERATOR_PUBLIC_KEY],
-                     struct error *error)
+/* Requires the operators' keys, and a place for versions. */
+static bool find_keys(const struct rollout_coordinator *coordinator, struct operator_keys *keys, struct error *error)
 {
     const struct config *config = coordinator->server->launched;
     char path[VERSIONS_PATH];
@@ -148,16 +146,18 @@ static bool find_key(const struct rollout_coordinator *coordinator, uint8_t key[
     if (!config->path) {
         return error_set(error, "ps 0 runs without a config file, so there is no place to keep versions");
     }
-    return participant_key_path(config, path, sizeof path, error) && operator_key_read_public(path, key, error) &&
+    return participant_key_path(config, path, sizeof path, error) && operator_keys_read(path, keys, error) &&
            versions_open(&versions, config->path, error);
 }
 
-/* The checks that a manifest must pass here: signed, for this fleet, and this machine can keep versions. Unlocked. */
+/*
+ * The checks that a manifest must pass here: signed, for this fleet, and this machine can keep versions. keys: set to
+ * those that count. Unlocked.
+ */
 static bool accepts(const struct rollout_coordinator *coordinator, const uint8_t *bytes, size_t size,
-                    struct manifest *manifest, struct error *error)
+                    struct operator_keys *keys, struct manifest *manifest, struct error *error)
 {
-    uint8_t key[OPERATOR_PUBLIC_KEY];
-    return find_key(coordinator, key, error) && manifest_decode(manifest, bytes, size, key, error) &&
+    return find_keys(coordinator, keys, error) && manifest_decode(manifest, bytes, size, keys, error) &&
            manifest_is_portable(manifest, error) && manifest_is_current(manifest, false, clock_wall_s(), error);
 }
 
@@ -169,20 +169,36 @@ static void note_signature(struct session *session)
     server_unlock(session->server);
 }
 
+/* For the audit log: where several must sign, with the ids of their keys. */
+static void describe_begin(const struct operator_keys *keys, const uint8_t *bytes, size_t size,
+                           char text[OPERATOR_SIGNERS + 32])
+{
+    char signers[OPERATOR_SIGNERS];
+    const size_t body = size - (size_t)keys->threshold * MANIFEST_SIGNATURE;
+    operator_keys_signers(keys, bytes, body, bytes + body, keys->threshold, signers);
+    snprintf(text, OPERATOR_SIGNERS + 32, "begun%s%s", keys->threshold > 1 ? ", signed by " : "",
+             keys->threshold > 1 ? signers : "");
+}
+
 /* Takes ownership of the bytes if this returns true. */
 static bool propose(struct rollout_coordinator *coordinator, uint8_t *bytes, size_t size, double healthy_s,
                     struct error *error)
 {
     struct manifest manifest = {.author = "unknown"};
     struct rollout_plan plan = {.healthy_s = healthy_s};
+    struct operator_keys keys;
+    char outcome[OPERATOR_SIGNERS + 32];
     const bool done =
         ((healthy_s >= 0 && healthy_s <= 86400) || error_set(error, "healthy_secs must be from 0 to 86400, a day")) &&
-        accepts(coordinator, bytes, size, &manifest, error);
+        accepts(coordinator, bytes, size, &keys, &manifest, error);
     plan.target = manifest.target.version;
     plan.fallback = manifest.fallback.version;
     const char *who = manifest.author[0] != '\0' ? manifest.author : "unknown";
+    if (done) {
+        describe_begin(&keys, bytes, size, outcome);
+    }
     if (done && store_and_begin(coordinator, bytes, size, &manifest, &plan, error)) {
-        coordinator_audit(coordinator, who, "propose", plan.target, "begun");
+        coordinator_audit(coordinator, who, "propose", plan.target, outcome);
         return true;
     }
     coordinator_log_refusal(coordinator, who, "propose", plan.target, error->text);
@@ -254,14 +270,15 @@ bool serve_abort_rollout(struct session *session, struct error *error)
 {
     struct rollout_coordinator *coordinator = session->server->coordinator;
     const uint64_t request = session->channel->frame.request;
-    uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
+    struct operator_keys keys;
+    uint8_t *bytes;
     size_t size;
     struct manifest_abort abort = {.author = ""};
     struct error why;
     if (!serve_read_bulk(session, &bytes, &size, error)) {
         return false;
     }
-    const bool done = find_key(coordinator, key, &why) && manifest_abort_decode(&abort, bytes, size, key, &why) &&
+    const bool done = find_keys(coordinator, &keys, &why) && manifest_abort_decode(&abort, bytes, size, &keys, &why) &&
                       take_abort(coordinator, &abort, &why);
     free(bytes);
     const char *who = abort.author[0] != '\0' ? abort.author : "unknown";
@@ -483,9 +500,10 @@ static bool take_offer(struct rollout_coordinator *coordinator, const uint8_t *b
                        struct manifest_program *offered, struct error *error)
 {
     struct manifest manifest;
+    struct operator_keys keys;
     uint64_t version, highest;
     char ignored[CONFIG_DIGEST_HEX + 1];
-    if (!accepts(coordinator, bytes, size, &manifest, error)) {
+    if (!accepts(coordinator, bytes, size, &keys, &manifest, error)) {
         return false;
     }
     agent_version(coordinator->agent, &version, ignored);

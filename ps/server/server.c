@@ -30,7 +30,7 @@
 enum {
     ACCEPT_MS = 100, /* how often the main thread checks */
     CLOSE_S = 2,     /* time for connections to end by themselves */
-    REPORT_S = 2,    /* time to tell ps 0 about an error */
+    REPORT_S = 2,    /* time to report an error to ps 0 */
 };
 
 /* Pushes per second, smoothed over a few seconds. */
@@ -86,7 +86,7 @@ static bool may_leave(struct server *server, double *asked_s, double now_s)
     return !chief || now_s - *asked_s >= leave_secs;
 }
 
-/* Accepts connections until the job is over or a signal told it to leave. */
+/* Accepts connections until the job is over or a signal stops it. */
 static void accept_all(struct server *server)
 {
     struct rate rate = {clock_monotonic_s(), 0};

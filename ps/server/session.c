@@ -1,7 +1,6 @@
 /* What requests of all kinds need of their session: frames, bulk, waiting, and turns at the worker's stage. */
 #include "ps/server/requests.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

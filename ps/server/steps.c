@@ -7,12 +7,10 @@
  */
 #include "ps/server/requests.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/memory.h"
 #include "net/link.h"
 

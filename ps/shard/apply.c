@@ -213,7 +213,7 @@ static void append(void *context, struct range range, const uint8_t *piece, size
 
 void shard_sent_step(struct shard *shard, uint64_t version)
 {
-    PROFILE("tell");
+    PROFILE("answer");
     struct sent_log *sent = shard->sent_log;
     const struct sent_sink sink = {append, sent};
     begin_version(sent, version);

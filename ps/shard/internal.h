@@ -226,6 +226,11 @@ static inline size_t shard_round_up(size_t bytes)
 
 struct schedule *schedule_create(const struct config_train *train);
 void schedule_destroy(struct schedule *schedule); /* NULL is fine */
+
+/* How many divergences have lowered the learning rate; one set anew (shard_schedule) is used as it is. */
+void schedule_set_retries(struct schedule *schedule, int retries);
+int schedule_retries(struct schedule *schedule);
+
 /* The shard will be restored at that step. */
 void schedule_settle(struct schedule *schedule, int64_t global_step);
 /* It was restored. False: the rate decays by epochs, and the steps per epoch are not known. */

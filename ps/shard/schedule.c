@@ -47,6 +47,21 @@ struct schedule *schedule_create(const struct config_train *train)
     return schedule;
 }
 
+void schedule_set_retries(struct schedule *schedule, int retries)
+{
+    pthread_mutex_lock(&schedule->lock);
+    schedule->now.train.retries = retries;
+    pthread_mutex_unlock(&schedule->lock);
+}
+
+int schedule_retries(struct schedule *schedule)
+{
+    pthread_mutex_lock(&schedule->lock);
+    const int retries = schedule->now.train.retries;
+    pthread_mutex_unlock(&schedule->lock);
+    return retries;
+}
+
 void schedule_destroy(struct schedule *schedule)
 {
     if (schedule) {

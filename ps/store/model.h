@@ -101,7 +101,7 @@ bool model_parse_units(struct config_model *config, const char *text);
 
 /*
  * Fills in the layers of a config that gives only hidden layers, from the text, whose hidden layers must match.
- * hidden_count still tells that the layers follow from the data.
+ * hidden_count still says that the layers follow from the data.
  */
 bool model_take_units(struct config_model *config, const char *text, struct error *error);
 

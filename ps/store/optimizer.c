@@ -66,11 +66,17 @@ static double cosine_decay(const struct config_train *config, int64_t global_ste
     return config->lr_cosine_end + (1.0 - config->lr_cosine_end) * 0.5 * (1.0 + cos(acos(-1.0) * done));
 }
 
+double schedule_lowered_rate(const struct config_train *config)
+{
+    return config->learning_rate * pow(RETRY_RATE, config->retries);
+}
+
 double schedule_learning_rate(const struct config_train *config, int64_t global_step)
 {
     double warmth =
         global_step < config->lr_warmup_steps ? ((double)global_step + 1.0) / (double)config->lr_warmup_steps : 1.0;
-    return config->learning_rate * exponential_decay(config, global_step) * cosine_decay(config, global_step) * warmth;
+    return schedule_lowered_rate(config) * exponential_decay(config, global_step) * cosine_decay(config, global_step) *
+           warmth;
 }
 
 void update_prepare(struct update *update, const struct config_train *config, int64_t global_step)

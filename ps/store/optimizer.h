@@ -59,6 +59,10 @@ float optimizer_slot_initial(const struct config_train *config, int slot);
  */
 double schedule_learning_rate(const struct config_train *config, int64_t global_step);
 
+/* learning_rate, lowered RETRY_RATE times for each of the divergences so far. */
+#define RETRY_RATE 0.3
+double schedule_lowered_rate(const struct config_train *config);
+
 /*
  * Fills `update` for the step that takes global_step to global_step + 1. The averages' ramp, min(ema_decay,
  * (1 + n) / (10 + n)), counts this step too (n = global_step + 1): the averages follow the update, as in TensorFlow

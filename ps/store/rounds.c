@@ -24,6 +24,7 @@ struct config_train outer_train(const struct config_train *train)
     outer.momentum = outer.beta1 = train->outer_momentum;
     outer.beta2 = 0.99;
     outer.epsilon = 1e-3;
+    outer.retries = 0; /* the workers' own steps are smaller */
     outer.lr_decay = 1.0;
     outer.lr_warmup_steps = outer.lr_cosine_steps = 0;
     outer.l1 = outer.l2 = outer.weight_decay = 0.0;

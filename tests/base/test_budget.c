@@ -1,21 +1,15 @@
 /* Charges against a budget: what fits, who is refused and why, and that nothing is lost between threads. */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/budget.h"
+#include "tests/check.h"
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
     struct budget budget = {.most = 3 << 20, .setting = "--flag"};
     struct budget_account one = {.budget = &budget, .most = 2 << 20}, other = {.budget = &budget};
     struct error error;
-    (void)state;
     assert_true(budget_charge(NULL, SIZE_MAX, &error));
     assert_true(budget_charge(&one, 2 << 20, &error));
     assert_false(budget_charge(&one, 1, &error)); /* whatever the others do */
@@ -40,12 +34,11 @@ static void test_limits(void **state)
     assert_int_equal(atomic_load(&budget.later), 2);
 }
 
-static void test_a_closed_account_gets_nothing(void **state)
+TEST(test_a_closed_account_gets_nothing)
 {
     struct budget budget = {.most = 100};
     struct budget_account account = {.budget = &budget};
     struct error error;
-    (void)state;
     assert_false(budget_is_closed(NULL));
     assert_true(budget_charge(&account, 10, &error));
     budget_close(&account);
@@ -56,12 +49,11 @@ static void test_a_closed_account_gets_nothing(void **state)
     assert_int_equal(atomic_load(&budget.used), 0);
 }
 
-static void test_refusals_that_do_not_count(void **state)
+TEST(test_refusals_that_do_not_count)
 {
     struct budget budget = {.most = 100};
     struct budget_account account = {.budget = &budget};
     struct error error;
-    (void)state;
     assert_true(budget_try(NULL, 1));
     assert_false(budget_try(&account, 101));
     assert_int_equal(budget_refusal(&account), BUDGET_FITS);
@@ -72,12 +64,11 @@ static void test_refusals_that_do_not_count(void **state)
     budget_release(&account, 100);
 }
 
-static void test_a_shared_charge_is_refused_to_who_asks(void **state)
+TEST(test_a_shared_charge_is_refused_to_who_asks)
 {
     struct budget budget = {.most = 100};
     struct budget_account account = {.budget = &budget, .most = 1}, shared = {.budget = &budget};
     struct error error;
-    (void)state;
     assert_true(budget_charge_for(NULL, NULL, 101, &error));
     assert_true(budget_charge_for(&account, &shared, 100, &error));
     assert_int_equal(atomic_load(&account.used), 0);
@@ -109,10 +100,9 @@ static void *charge_and_release(void *context)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
     pthread_t threads[THREADS];
-    (void)state;
     for (int i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, charge_and_release, NULL), 0);
     }
@@ -125,12 +115,5 @@ static void test_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_a_closed_account_gets_nothing),
-        cmocka_unit_test(test_refusals_that_do_not_count),
-        cmocka_unit_test(test_a_shared_charge_is_refused_to_who_asks),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,14 +1,11 @@
 /* Whatever a disk does to one of these files, the damage is reported and the content not used. */
 #include "base/checked.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/file.h"
 
@@ -17,7 +14,6 @@ static struct error error;
 
 static int enter(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/test_checked.XXXXXX");
     return mkdtemp(folder) && file_join(path, sizeof path, folder, "file", &error) &&
                    file_join(sum_path, sizeof sum_path, folder, "file.sum", &error) &&
@@ -29,7 +25,6 @@ static int enter(void **state)
 static int leave(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command); /* NOLINT(cert-env33-c) */
 }
@@ -56,10 +51,9 @@ static void assert_named(const char *file)
     assert_non_null(strstr(error.text, ": is damaged: "));
 }
 
-static void a_line_is_what_was_written_or_refused(void **state)
+TEST_WITH(a_line_is_what_was_written_or_refused, enter, leave)
 {
     char good[256], text[256], line[CHECKED_LINE];
-    (void)state;
     assert_true(checked_line_write(path, "12 7", &error));
     assert_true(checked_line_read(path, line, &error));
     assert_string_equal(line, "12 7");
@@ -87,10 +81,9 @@ static void a_line_is_what_was_written_or_refused(void **state)
     assert_false(checked_line_write(path, text, &error));
 }
 
-static void a_line_of_an_earlier_program_is_taken(void **state)
+TEST_WITH(a_line_of_an_earlier_program_is_taken, enter, leave)
 {
     char line[CHECKED_LINE];
-    (void)state;
     put(path, "12\n", 3);
     assert_true(checked_line_read(path, line, &error));
     assert_string_equal(line, "12");
@@ -114,11 +107,10 @@ static bool reads(const char *expected)
     return true;
 }
 
-static void a_file_is_what_was_written_or_refused(void **state)
+TEST_WITH(a_file_is_what_was_written_or_refused, enter, leave)
 {
     static const char text[] = "{\"rate\":0.25}";
     char bytes[64], sum[256];
-    (void)state;
     assert_true(checked_write(path, text, strlen(text), &error));
     assert_true(reads(text));
     for (size_t bit = 0; bit < 8 * strlen(text); bit++) {
@@ -146,9 +138,8 @@ static void a_file_is_what_was_written_or_refused(void **state)
 }
 
 /* A power cut between the two: the old file is as good as the new one. */
-static void one_that_is_replaced_is_the_old_or_the_new(void **state)
+TEST_WITH(one_that_is_replaced_is_the_old_or_the_new, enter, leave)
 {
-    (void)state;
     put(path, "old", 3); /* written by hand, without a sum */
     assert_true(reads("old"));
     assert_true(checked_write(path, "new", 3, &error));
@@ -165,11 +156,5 @@ static void one_that_is_replaced_is_the_old_or_the_new(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_line_is_what_was_written_or_refused, enter, leave),
-        cmocka_unit_test_setup_teardown(a_line_of_an_earlier_program_is_taken, enter, leave),
-        cmocka_unit_test_setup_teardown(a_file_is_what_was_written_or_refused, enter, leave),
-        cmocka_unit_test_setup_teardown(one_that_is_replaced_is_the_old_or_the_new, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,17 +1,13 @@
 /* Waiting for a condition with a timeout. */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/threads.h"
+#include "tests/system.h"
+#include "tests/check.h"
 
 /* A clock that stands still, and a record of who waits until when. */
 static struct {
@@ -20,25 +16,19 @@ static struct {
     int result;
 } stage;
 
-int __real_clock_gettime(clockid_t id, struct timespec *now);
-int __wrap_clock_gettime(clockid_t id, struct timespec *now);
-int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
-
-int __wrap_clock_gettime(clockid_t id, struct timespec *now)
+int clock_gettime(clockid_t id, struct timespec *now)
 {
-    if (!stage.stands) {
-        return __real_clock_gettime(id, now);
+    if (!stage.stands || id != CLOCK_MONOTONIC) {
+        return SYSTEM(clock_gettime)(id, now);
     }
-    assert_int_equal(id, CLOCK_MONOTONIC);
     *now = stage.now;
     return 0;
 }
 
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
     if (!stage.stands) {
-        return __real_pthread_cond_timedwait(condition, mutex, until);
+        return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, until);
     }
     stage.until = *until;
     return stage.result;
@@ -55,9 +45,8 @@ static void asked_until(double most_s, time_t seconds, long nanoseconds)
     assert_int_equal(stage.until.tv_nsec, nanoseconds);
 }
 
-static void test_deadline(void **state)
+TEST(test_deadline)
 {
-    (void)state;
     stage.stands = true;
     stage.now = (struct timespec){.tv_sec = 5, .tv_nsec = 750000000};
     asked_until(0, 5, 750000000);
@@ -69,9 +58,8 @@ static void test_deadline(void **state)
     asked_until(-1.5, 5, 750000000);
 }
 
-static void test_result(void **state)
+TEST(test_result)
 {
-    (void)state;
     stage.stands = true;
     stage.result = 0;
     assert_true(condition_wait_for(&condition, &mutex, 1));
@@ -80,9 +68,8 @@ static void test_result(void **state)
 }
 
 /* With the system's own condition: its clock is the deadline's. */
-static void test_waits(void **state)
+TEST(test_waits)
 {
-    (void)state;
     stage.stands = false;
     const double begun_s = clock_monotonic_s();
     condition_create(&condition);
@@ -104,9 +91,8 @@ static void *tell(void *context)
     return NULL;
 }
 
-static void test_told(void **state)
+TEST(test_told)
 {
-    (void)state;
     pthread_t teller;
     bool in_time = true;
     stage.stands = false;
@@ -124,11 +110,5 @@ static void test_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_result),
-        cmocka_unit_test(test_waits),
-        cmocka_unit_test(test_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

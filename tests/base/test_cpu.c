@@ -1,16 +1,11 @@
 /* CPU features compared with the compiler's detection and the kernel's. */
 #include "base/cpu.h"
+#include "tests/check.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
-static void agrees_with_the_compiler(void **state)
+TEST(agrees_with_the_compiler)
 {
-    (void)state;
 #if defined(__x86_64__)
     const struct cpu_features *features = cpu_features_get();
     __builtin_cpu_init();
@@ -26,9 +21,8 @@ static void agrees_with_the_compiler(void **state)
 #endif
 }
 
-static void text_lists_what_is_there(void **state)
+TEST(text_lists_what_is_there)
 {
-    (void)state;
     const struct cpu_features features = {.sse2 = true, .avx = true, .avx2 = true, .fma = true};
     char text[64];
     cpu_features_text(&features, text, sizeof text);
@@ -39,9 +33,5 @@ static void text_lists_what_is_there(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_the_compiler),
-        cmocka_unit_test(text_lists_what_is_there),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

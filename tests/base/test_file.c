@@ -1,9 +1,9 @@
 /* Whole reads with limits, atomic replacement, locks that name their holder. */
 #include "base/file.h"
+#include "tests/check.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,6 @@
 #include <time.h>
 #include <signal.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 static char folder[] = "/tmp/test_file.XXXXXX";
 static char path[256];
@@ -22,13 +20,11 @@ static struct error error;
 
 static int enter(void **state)
 {
-    (void)state;
     return mkdtemp(folder) && file_join(path, sizeof path, folder, "file", &error) ? 0 : -1;
 }
 
 static int leave(void **state)
 {
-    (void)state;
     char command[512];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command);
@@ -56,9 +52,8 @@ static int names_in(const char *of)
     return count;
 }
 
-static void write_then_read(void **state)
+TEST(write_then_read)
 {
-    (void)state;
     const struct file_part parts[] = {{"hello ", 6}, {"", 0}, {"world", 5}};
     assert_true(file_write_atomic(path, parts, 3, &error));
     assert_content(path, "hello world");
@@ -66,9 +61,8 @@ static void write_then_read(void **state)
 }
 
 /* Files in /proc claim to be empty and are not. */
-static void a_file_that_is_longer_than_it_says_is_read_whole(void **state)
+TEST(a_file_that_is_longer_than_it_says_is_read_whole)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     assert_true(file_read("/proc/self/status", 65536, &bytes, &size, &error));
@@ -79,9 +73,8 @@ static void a_file_that_is_longer_than_it_says_is_read_whole(void **state)
     assert_non_null(strstr(error.text, "larger than 100 bytes"));
 }
 
-static void limit_is_kept(void **state)
+TEST(limit_is_kept)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     assert_false(file_read(path, 10, &bytes, &size, &error));
@@ -92,9 +85,8 @@ static void limit_is_kept(void **state)
     assert_non_null(strstr(error.text, "larger than"));
 }
 
-static void absent_and_folder_are_named(void **state)
+TEST(absent_and_folder_are_named)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     assert_false(file_read("/nowhere/at/all", 10, &bytes, &size, &error));
@@ -106,9 +98,8 @@ static void absent_and_folder_are_named(void **state)
 }
 
 /* A write that fails midway (here at a limit on the file size) leaves the old content and no temporary file. */
-static void failed_write_keeps_the_old(void **state)
+TEST(failed_write_keeps_the_old)
 {
-    (void)state;
     static char large[65536];
     const struct file_part part = {large, sizeof large};
     struct rlimit old;
@@ -125,9 +116,8 @@ static void failed_write_keeps_the_old(void **state)
 }
 
 /* Another user who may write to the folder and knows how temporary files are named must not redirect the write. */
-static void links_are_not_followed(void **state)
+TEST(links_are_not_followed)
 {
-    (void)state;
     char victim[512], temporary[2][512], lock_path[512];
     int fd;
     snprintf(victim, sizeof victim, "%s/victim", folder);
@@ -160,9 +150,8 @@ static void put_aged(const char *name, time_t age_s)
     assert_int_equal(utimensat(AT_FDCWD, whole, times, 0), 0);
 }
 
-static void leftovers_of_killed_processes_go(void **state)
+TEST(leftovers_of_killed_processes_go)
 {
-    (void)state;
     static const char *const leftovers[] = {"current.0123456789abcdef.tmp", "x.fedcba9876543210.tmp"};
     static const char *const others[] = {"notes.tmp", "x.abcdef.tmp",    ".12.tmp", "current.0123456789abcdef.tmp2",
                                          "12.tmp",    "current.4711.tmp"};
@@ -184,9 +173,8 @@ static void leftovers_of_killed_processes_go(void **state)
     file_remove_leftovers("/nowhere/at/all");
 }
 
-static void folders_with_parents(void **state)
+TEST(folders_with_parents)
 {
-    (void)state;
     char deep[512];
     snprintf(deep, sizeof deep, "%s/a/b//c/", folder);
     assert_true(file_make_folder(deep, &error));
@@ -196,9 +184,8 @@ static void folders_with_parents(void **state)
     assert_false(file_make_folder("", &error));
 }
 
-static void lock_names_its_holder(void **state)
+TEST(lock_names_its_holder)
 {
-    (void)state;
     int ready[2];
     assert_int_equal(pipe(ready), 0);
     char lock_path[512];
@@ -223,9 +210,8 @@ static void lock_names_its_holder(void **state)
     close(fd);
 }
 
-static void a_lock_is_a_file_of_one_name(void **state)
+TEST(a_lock_is_a_file_of_one_name)
 {
-    (void)state;
     char first[512], second[512], fifo[512];
     int fd;
     snprintf(first, sizeof first, "%s/first", folder);
@@ -247,9 +233,8 @@ static void a_lock_is_a_file_of_one_name(void **state)
     unlink(fifo);
 }
 
-static void what_is_there_is_kept(void **state)
+TEST(what_is_there_is_kept)
 {
-    (void)state;
     struct stat before, after;
     char kept[] = "/tmp/keep-XXXXXX";
     close(mkstemp(kept));
@@ -273,18 +258,5 @@ static void what_is_there_is_kept(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(write_then_read),
-        cmocka_unit_test(a_file_that_is_longer_than_it_says_is_read_whole),
-        cmocka_unit_test(limit_is_kept),
-        cmocka_unit_test(absent_and_folder_are_named),
-        cmocka_unit_test(failed_write_keeps_the_old),
-        cmocka_unit_test(links_are_not_followed),
-        cmocka_unit_test(leftovers_of_killed_processes_go),
-        cmocka_unit_test(folders_with_parents),
-        cmocka_unit_test(lock_names_its_holder),
-        cmocka_unit_test(a_lock_is_a_file_of_one_name),
-        cmocka_unit_test(what_is_there_is_kept),
-    };
-    return cmocka_run_group_tests(tests, enter, leave);
+    return check_run(enter, leave);
 }

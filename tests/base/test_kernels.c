@@ -1,16 +1,11 @@
 /* Every table of kernels compared with the reference, on sizes that leave remainders everywhere. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
-#include <cmocka.h>
-
 #include "base/kernels.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { FLOATS = 1 << 16, ROUNDS = 300 };
 
@@ -70,7 +65,6 @@ static int vectors_of_floats(int most)
 
 static void test_gemm(void **state)
 {
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         struct gemm gemm = {.m = 1 + below(40),
                             .n = vectors_of_floats(KERNEL_STRIP),
@@ -98,7 +92,6 @@ static void test_gemm(void **state)
 /* A row's sum must not depend on the number of rows, because threads divide rows differently. */
 static void test_gemm_rows_are_independent(void **state)
 {
-    (void)state;
     fill(a);
     fill(b);
     struct gemm gemm = {.m = 37,
@@ -136,7 +129,6 @@ static void divide(int pairs, const uint32_t *start, struct parts *parts)
 
 static void test_sparse(void **state)
 {
-    (void)state;
     static uint32_t start[KERNEL_CHUNK + 1];
     static struct parts parts[KERNEL_CHUNK];
     static uint32_t offset[40 * KERNEL_CHUNK];
@@ -186,7 +178,6 @@ static void test_sparse(void **state)
 
 static void test_scatter(void **state)
 {
-    (void)state;
     static uint32_t start[KERNEL_BLOCK / 2 + 1];
     static uint32_t offset[40 * KERNEL_BLOCK];
     static int32_t rows[KERNEL_BLOCK];
@@ -265,7 +256,6 @@ static void check_pair(bool divided)
 
 static void test_pairs_are_two_rows(void **state)
 {
-    (void)state;
     for (int density = 0; density <= 100; density += 20) {
         fill(b);
         fill_bytes(density);
@@ -289,7 +279,6 @@ static bool is_repeated(const int32_t *places, int row)
 
 static void test_drop(void **state)
 {
-    (void)state;
     double dropped = 0, expected_drops = 0, variance = 0;
     for (int round = 0; round < 50; round++) {
         double dropped_before = dropped, expected_before = expected_drops, variance_before = variance;
@@ -337,7 +326,6 @@ static void test_drop(void **state)
 
 static void test_softmax(void **state)
 {
-    (void)state;
     static int32_t labels[16];
     for (int round = 0; round < ROUNDS; round++) {
         int classes = 1 + below(200);
@@ -375,7 +363,6 @@ static void test_softmax(void **state)
 
 static void test_softmax_says_what_is_not_finite(void **state)
 {
-    (void)state;
     const float bad[] = {NAN, INFINITY, -INFINITY};
     int32_t label = 3;
     for (int i = 0; i < 3; i++) {
@@ -398,7 +385,6 @@ static const enum loss_kind output_losses[] = {LOSS_SIGMOID, LOSS_MSE, LOSS_MAE,
 
 static void test_output_loss(void **state)
 {
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         int targets = 1 + below(100);
         struct output_loss loss = {.kind = output_losses[round % 5],
@@ -437,7 +423,6 @@ static void test_output_loss(void **state)
 
 static void test_an_output_loss_says_what_is_not_finite(void **state)
 {
-    (void)state;
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int i = 0; i < 15; i++) {
         memset(actual, 0, sizeof actual);
@@ -463,7 +448,6 @@ static void test_an_output_loss_says_what_is_not_finite(void **state)
 
 static void test_sum_rows(void **state)
 {
-    (void)state;
     enum { MOST_ROWS = 40, MOST_ENTRIES = 12, FROM = 50 };
     for (int round = 0; round < ROUNDS; round++) {
         uint32_t start[MOST_ROWS + 1];
@@ -498,7 +482,6 @@ static void test_sum_rows(void **state)
 /* Columns of bins, and the rows that end in each. */
 static void test_bins(void **state)
 {
-    (void)state;
     enum { MOST_ROWS = 40, MOST_COLUMNS = 8, MOST_BINS = 12 };
     for (int round = 0; round < ROUNDS; round++) {
         int32_t first[MOST_COLUMNS + 1] = {0}, bin[MOST_ROWS * MOST_COLUMNS], row[MOST_ROWS * MOST_COLUMNS];
@@ -559,7 +542,6 @@ static void test_bins(void **state)
 
 static void test_functions(void **state)
 {
-    (void)state;
     const enum activation all[] = {ACTIVATION_RELU, ACTIVATION_SIGMOID, ACTIVATION_TANH, ACTIVATION_IDENTITY};
     for (int round = 0; round < 40; round++) {
         enum activation activation = all[round % 4];
@@ -583,7 +565,6 @@ static void test_functions(void **state)
 
 static void test_rows(void **state)
 {
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         int rows = 1 + below(100);
         int n = vectors_of_floats(KERNEL_STRIP);
@@ -606,7 +587,6 @@ static void test_rows(void **state)
 
 static void test_transpose(void **state)
 {
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         int n = vectors_of_floats(KERNEL_STRIP);
         int rows = 1 + below(n);
@@ -626,7 +606,6 @@ static void test_transpose(void **state)
 
 static void test_bytes(void **state)
 {
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         int rows = 16 * (1 + below(KERNEL_CHUNK / 16));
         int cols = 16 * (1 + below(KERNEL_BLOCK / 16));
@@ -643,7 +622,6 @@ static void test_bytes(void **state)
 /* Rows selected by index, compared with the same rows in place. */
 static void test_gather(void **state)
 {
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         int rows = 1 + below(KERNEL_CHUNK);
         int cols = 16 * (1 + below(KERNEL_BLOCK / 16));
@@ -673,7 +651,6 @@ static void test_gather(void **state)
 
 static void test_compress(void **state)
 {
-    (void)state;
     static uint32_t offset_expected[KERNEL_CHUNK + KERNEL_SLACK];
     static uint32_t offset_actual[KERNEL_CHUNK + KERNEL_SLACK];
     for (int round = 0; round < ROUNDS; round++) {
@@ -691,7 +668,6 @@ static void test_compress(void **state)
 /* Equal to the reference's; and each part contains what its name says, in order. */
 static void test_pack_parts(void **state)
 {
-    (void)state;
     enum { MOST = KERNEL_BLOCK + 3 * KERNEL_ENTRIES + KERNEL_SLACK };
     static uint32_t wanted_packed[MOST], packed[MOST];
     for (int round = 0; round < ROUNDS && tested->pack_parts; round++) {
@@ -720,7 +696,6 @@ static void test_pack_parts(void **state)
 
 static void test_unpack(void **state)
 {
-    (void)state;
     enum { MOST = 500, ALL = MOST + KERNEL_SLACK };
     static uint32_t packed[ALL], wanted_offset[ALL], offset[ALL];
     static float wanted[2 * ALL], values[2 * ALL];
@@ -753,7 +728,6 @@ static int differences(const struct signature *one, const struct signature *othe
 /* Every image once, each paired with the most similar of those that follow soon. */
 static void test_pair(void **state)
 {
-    (void)state;
     enum { MOST = 300 };
     for (int round = 0; round < ROUNDS; round++) {
         struct signature signatures[MOST];

@@ -1,15 +1,11 @@
 /* Lines as readers see them: standard output and standard error are captured in files. */
 #include "base/log.h"
+#include "tests/check.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "base/text/json.h"
 
@@ -55,9 +51,8 @@ static void say_too_much(void)
     log_info("%s", text);
 }
 
-static void text_goes_where_it_belongs(void **state)
+TEST(text_goes_where_it_belongs)
 {
-    (void)state;
     log_setup(LOG_TEXT, LOG_INFO);
     catch (STDOUT_FILENO, say_all);
     assert_string_equal(output, "one two\n");
@@ -67,9 +62,8 @@ static void text_goes_where_it_belongs(void **state)
     assert_string_equal(output, "all done after 12 steps\n");
 }
 
-static void json_is_one_object_a_line(void **state)
+TEST(json_is_one_object_a_line)
 {
-    (void)state;
     log_setup(LOG_JSON, LOG_INFO);
     catch (STDOUT_FILENO, say_all);
     assert_string_equal(output, "{\"event\":\"log\",\"level\":\"info\",\"message\":\"one two\"}\n"
@@ -82,9 +76,8 @@ static void json_is_one_object_a_line(void **state)
     log_setup(LOG_TEXT, LOG_INFO);
 }
 
-static void a_quiet_log_still_tells_events_and_errors_as_json(void **state)
+TEST(a_quiet_log_still_tells_events_and_errors_as_json)
 {
-    (void)state;
     log_setup(LOG_JSON, LOG_ERROR);
     catch (STDOUT_FILENO, say_event);
     assert_string_equal(output, "{\"event\":\"done\",\"steps\":12}\n{\"event\":\"bare\"}\n");
@@ -93,9 +86,8 @@ static void a_quiet_log_still_tells_events_and_errors_as_json(void **state)
     log_setup(LOG_TEXT, LOG_INFO);
 }
 
-static void long_lines_are_cut_to_one(void **state)
+TEST(long_lines_are_cut_to_one)
 {
-    (void)state;
     catch (STDOUT_FILENO, say_too_much);
     size_t length = strlen(output);
     assert_true(length > 1000 && length < 2048);
@@ -116,9 +108,8 @@ static void note_draw(void *context)
     strcat(drawing, "d");
 }
 
-static void status_line_makes_room(void **state)
+TEST(status_line_makes_room)
 {
-    (void)state;
     log_set_status_line(note_erase, note_draw, NULL);
     catch (STDOUT_FILENO, say_event);
     log_set_status_line(NULL, NULL, NULL);
@@ -154,10 +145,9 @@ static void say_list(void)
 }
 
 /* Without memory an object lacks a part, or is missing entirely; nothing is leaked. */
-static void a_shortage_leaves_nothing_behind(void **state)
+TEST(a_shortage_leaves_nothing_behind)
 {
     cJSON_Hooks hooks = {allocate, give_back};
-    (void)state;
     log_setup(LOG_JSON, LOG_INFO);
     cJSON_InitHooks(&hooks);
     for (int most = 0;; most++) {
@@ -176,13 +166,5 @@ static void a_shortage_leaves_nothing_behind(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_goes_where_it_belongs),
-        cmocka_unit_test(json_is_one_object_a_line),
-        cmocka_unit_test(a_quiet_log_still_tells_events_and_errors_as_json),
-        cmocka_unit_test(long_lines_are_cut_to_one),
-        cmocka_unit_test(status_line_makes_room),
-        cmocka_unit_test(a_shortage_leaves_nothing_behind),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

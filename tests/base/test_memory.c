@@ -1,11 +1,6 @@
 /* Memory, and the limits of it. */
 #include "base/memory.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,9 +21,8 @@ const char *__asan_default_options(void)
     return "allocator_may_return_null=1";
 }
 
-static void aligned_to_cache_lines(void **state)
+TEST(aligned_to_cache_lines)
 {
-    (void)state;
     const size_t sizes[] = {1, 63, 64, 65, 4096, 8 * mib - 1, 8 * mib, 9 * mib + 1};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         uint8_t *memory = memory_aligned(sizes[i]);
@@ -40,9 +34,8 @@ static void aligned_to_cache_lines(void **state)
 }
 
 /* Where huge pages begin, between them, and after the last one: zeros, and writable. */
-static void zeroed_to_the_last_byte(void **state)
+TEST(zeroed_to_the_last_byte)
 {
-    (void)state;
     const size_t sizes[] = {1, 4097, 8 * mib - 1, 8 * mib, 9 * mib + 13};
     for (int round = 0; round < 2; round++) { /* the second time on used memory */
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -55,9 +48,8 @@ static void zeroed_to_the_last_byte(void **state)
     }
 }
 
-static void what_no_machine_has_is_refused(void **state)
+TEST(what_no_machine_has_is_refused)
 {
-    (void)state;
     volatile size_t most = SIZE_MAX; /* volatile, or compilers would warn */
     assert_null(memory_aligned(most));
 }
@@ -114,9 +106,8 @@ static void *ask_library(size_t most)
 }
 
 /* The process ends with its label, whichever call it was. */
-static void what_must_be_there_ends_the_process(void **state)
+TEST(what_must_be_there_ends_the_process)
 {
-    (void)state;
     volatile size_t most = SIZE_MAX / 2; /* volatile, or compilers would warn */
     expect_end(ask_alloc, most, "trainer: error: out of memory: 8796093022208.0 MiB for the model: make it smaller\n");
     expect_end(ask_product, most, "trainer: error: out of memory: 17592186044416.0 MiB for rows\n");
@@ -125,9 +116,8 @@ static void what_must_be_there_ends_the_process(void **state)
     expect_end(ask_library, most, "trainer: error: out of memory: 123 bytes for a config\n");
 }
 
-static void nothing_is_memory_too(void **state)
+TEST(nothing_is_memory_too)
 {
-    (void)state;
     void *const memory[] = {must_alloc(0, "nothing"), must_zero(0, 8, "nothing"), must_align(0, "nothing"),
                             must_grow(NULL, 0, 8, "nothing"), must_copy("")};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) {
@@ -136,17 +126,15 @@ static void nothing_is_memory_too(void **state)
     }
 }
 
-static void a_process_knows_what_it_may_take(void **state)
+TEST(a_process_knows_what_it_may_take)
 {
-    (void)state;
     uint64_t bytes = 0;
     assert_true(memory_for_this_process(&bytes));
     assert_true(bytes > mib);
 }
 
-static void more_than_there_is_is_not_free(void **state)
+TEST(more_than_there_is_is_not_free)
 {
-    (void)state;
     assert_true(memory_is_free(mib, mib));
     assert_false(memory_is_free(SIZE_MAX / 4, 0));
     assert_false(memory_is_free(mib, SIZE_MAX / 4));
@@ -171,7 +159,6 @@ static void run(const char *format, ...)
 
 static int enter(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/test_cgroup.XXXXXX");
     if (!mkdtemp(folder)) {
         return -1;
@@ -182,7 +169,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     run("rm -rf %s", folder);
     return 0;
 }
@@ -206,9 +192,8 @@ static void limits_are(uint64_t memory_bytes, int cpus)
     assert_int_equal(limits.cpus, cpus);
 }
 
-static void of_a_unit(void **state)
+TEST_WITH(of_a_unit, enter, leave)
 {
-    (void)state;
     belongs("0::/system.slice/trainer.service\n");
     put("cgroup.controllers", "cpu memory");
     put("system.slice/memory.max", "max");
@@ -223,9 +208,8 @@ static void of_a_unit(void **state)
     limits_are(268435456, 1);
 }
 
-static void of_those_above(void **state)
+TEST_WITH(of_those_above, enter, leave)
 {
-    (void)state;
     belongs("0::/a/b/c\n");
     put("a/memory.max", "1000");
     put("a/b/memory.max", "2000");
@@ -235,9 +219,8 @@ static void of_those_above(void **state)
     limits_are(1000, 3);
 }
 
-static void of_version_1(void **state)
+TEST_WITH(of_version_1, enter, leave)
 {
-    (void)state;
     belongs("5:cpu,cpuacct:/system.slice/x.service\n4:memory:/system.slice/x.service\n0::/\n");
     put("memory/memory.limit_in_bytes", "9223372036854771712");
     put("memory/system.slice/x.service/memory.limit_in_bytes", "41943040");
@@ -249,9 +232,8 @@ static void of_version_1(void **state)
 }
 
 /* A container without a cgroup namespace: the host's path does not exist here, and the mount's root is its own. */
-static void of_a_container(void **state)
+TEST_WITH(of_a_container, enter, leave)
 {
-    (void)state;
     belongs("0::/docker/0123\n");
     put("memory.max", "1048576");
     put("cpu.max", "400000 100000");
@@ -260,9 +242,8 @@ static void of_a_container(void **state)
     limits_are(1048576, 4);
 }
 
-static void none(void **state)
+TEST_WITH(none, enter, leave)
 {
-    (void)state;
     limits_are(UINT64_MAX, 0);
     belongs("what is this\n0::\n");
     put("memory.max", "garbage");
@@ -270,23 +251,7 @@ static void none(void **state)
     limits_are(UINT64_MAX, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(aligned_to_cache_lines),
-        cmocka_unit_test(zeroed_to_the_last_byte),
-        cmocka_unit_test(what_no_machine_has_is_refused),
-        cmocka_unit_test(what_must_be_there_ends_the_process),
-        cmocka_unit_test(nothing_is_memory_too),
-        cmocka_unit_test(a_process_knows_what_it_may_take),
-        cmocka_unit_test(more_than_there_is_is_not_free),
-        TEST(of_a_unit),
-        TEST(of_those_above),
-        TEST(of_version_1),
-        TEST(of_a_container),
-        TEST(none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,29 +1,23 @@
 /* The progress line: its content, that it never wraps, and what it drops first. */
 #include "base/progress.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 static const struct progress_view half_way = {
     .step = 15000, .last_step = 30000, .steps_per_s = 2500, .loss = 0.1234, .validation = 0.9812};
 
-static void says_all_on_a_wide_terminal(void **state)
+TEST(says_all_on_a_wide_terminal)
 {
-    (void)state;
     char text[PROGRESS_MAX_TEXT];
     progress_format(text, sizeof text, 200, &half_way);
     assert_string_equal(text, " 50%  [====================>                   ]  ETA 0:06  loss 0.1234  valid. 98.12%  "
                               "2500 steps/s  step 15000/30000");
 }
 
-static void keeps_the_bar_on_80_columns(void **state)
+TEST(keeps_the_bar_on_80_columns)
 {
-    (void)state;
     char text[PROGRESS_MAX_TEXT];
     progress_format(text, sizeof text, 80, &half_way);
     assert_non_null(strstr(text, "[========"));
@@ -32,9 +26,8 @@ static void keeps_the_bar_on_80_columns(void **state)
     assert_non_null(strstr(text, "2500 steps/s"));
 }
 
-static void never_wraps(void **state)
+TEST(never_wraps)
 {
-    (void)state;
     struct progress_view views[] = {
         half_way,
         {.step = 0, .last_step = 1, .loss = NAN, .validation = -1},
@@ -51,9 +44,8 @@ static void never_wraps(void **state)
     }
 }
 
-static void without_an_end_there_is_no_bar(void **state)
+TEST(without_an_end_there_is_no_bar)
 {
-    (void)state;
     char text[PROGRESS_MAX_TEXT];
     struct progress_view view = half_way;
     view.last_step = INT64_MAX;
@@ -61,9 +53,8 @@ static void without_an_end_there_is_no_bar(void **state)
     assert_string_equal(text, "step 15000  loss 0.1234  valid. 98.12%  2500 steps/s");
 }
 
-static void says_durations(void **state)
+TEST(says_durations)
 {
-    (void)state;
     struct {
         double seconds;
         const char *text;
@@ -79,12 +70,5 @@ static void says_durations(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(says_all_on_a_wide_terminal),
-        cmocka_unit_test(keeps_the_bar_on_80_columns),
-        cmocka_unit_test(never_wraps),
-        cmocka_unit_test(without_an_end_there_is_no_bar),
-        cmocka_unit_test(says_durations),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

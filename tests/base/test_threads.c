@@ -1,11 +1,6 @@
 /* The pool: every thread runs once per run, and none passes a barrier before all have arrived. */
 #include "base/threads.h"
-
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -61,18 +56,16 @@ static void team_of(int threads)
     pool_destroy(shared.pool);
 }
 
-static void every_team_size(void **state)
+TEST(every_team_size)
 {
-    (void)state;
     const int sizes[] = {1, 2, 3, 7, 16}; /* more threads than CPUs, too: then they must sleep, not spin */
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         team_of(sizes[i]);
     }
 }
 
-static void unused_team_ends(void **state)
+TEST(unused_team_ends)
 {
-    (void)state;
     struct pool *pool;
     struct error error;
     assert_true(pool_create(&pool, 4, &error));
@@ -80,9 +73,8 @@ static void unused_team_ends(void **state)
     pool_destroy(NULL);
 }
 
-static void some_cpu_is_available(void **state)
+TEST(some_cpu_is_available)
 {
-    (void)state;
     assert_in_range(threads_available(), 1, POOL_MAX_THREADS);
 }
 
@@ -91,9 +83,8 @@ static void note_nice(void *context, int thread)
     ((int *)context)[thread] = getpriority(PRIO_PROCESS, 0); /* on Linux, of the calling thread */
 }
 
-static void a_team_gives_way_without_its_caller(void **state)
+TEST(a_team_gives_way_without_its_caller)
 {
-    (void)state;
     enum { TEAM = 3, NICE = 5 };
     struct pool *pool;
     struct error error;
@@ -123,9 +114,8 @@ static void *give_way_in_real_time(void *context)
 }
 
 /* With a policy set by chrt niceness has no effect. */
-static void who_gives_way_in_real_time_does_so(void **state)
+TEST(who_gives_way_in_real_time_does_so)
 {
-    (void)state;
     pthread_t thread;
     int priority;
     assert_int_equal(pthread_create(&thread, NULL, give_way_in_real_time, &priority), 0);
@@ -138,12 +128,5 @@ static void who_gives_way_in_real_time_does_so(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_team_size),
-        cmocka_unit_test(unused_team_ends),
-        cmocka_unit_test(some_cpu_is_available),
-        cmocka_unit_test(a_team_gives_way_without_its_caller),
-        cmocka_unit_test(who_gives_way_in_real_time_does_so),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

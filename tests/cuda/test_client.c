@@ -1,14 +1,12 @@
 /* The client with a real process that has a stand-in of a device. */
 #include "cuda/client.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "tests/cuda/hung.h"
@@ -67,7 +65,6 @@ static bool is_there(void)
 
 static void lists_devices(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_list list;
     struct gpu_client *client = start(10);
@@ -82,7 +79,6 @@ static void lists_devices(void **state)
 
 static void a_missing_driver_is_one_error_message(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_list list;
     setenv("PLAIN_NO_DRIVER", "1", 1);
@@ -96,7 +92,6 @@ static void a_missing_driver_is_one_error_message(void **state)
 
 static void a_missing_device_is_one_error_message(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_client *client = start(10);
     struct device_shape shape = shape_with(STANDIN_WELL);
@@ -108,7 +103,6 @@ static void a_missing_device_is_one_error_message(void **state)
 
 static void moves_data_trains_and_reads(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_WELL, 60);
     const struct gpu_areas *areas = gpu_client_areas(client);
@@ -150,7 +144,6 @@ static void moves_data_trains_and_reads(void **state)
 
 static void classifies(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_WELL, 60);
     const struct gpu_areas *areas = gpu_client_areas(client);
@@ -183,7 +176,6 @@ static void note_growth(void *context, size_t floats)
 
 static void a_gradient_is_seen_as_it_grows(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_WELL, 60);
     const struct gpu_areas *areas = gpu_client_areas(client);
@@ -214,7 +206,6 @@ static double fail_to_train(struct gpu_client *client, struct error *error)
 
 static void a_hung_kernel_ends_at_the_deadline(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_list list;
     struct gpu_client *client = opened(STANDIN_HANGS, 2 * HURRY);
@@ -231,7 +222,6 @@ static void a_hung_kernel_ends_at_the_deadline(void **state)
 
 static void a_crash_is_told_at_once(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_CRASHES, 60);
     double seconds = fail_to_train(client, &error);
@@ -244,7 +234,6 @@ static void a_crash_is_told_at_once(void **state)
 
 static void a_process_that_leaves_is_told_at_once(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_LEAVES, 60);
     assert_true(fail_to_train(client, &error) < 30);
@@ -254,7 +243,6 @@ static void a_process_that_leaves_is_told_at_once(void **state)
 
 static void a_lost_device_is_the_end_of_the_client(void **state)
 {
-    (void)state;
     struct error error;
     struct gpu_client *client = opened(STANDIN_LOSES, 60);
     assert_true(fail_to_train(client, &error) < 30);
@@ -265,7 +253,6 @@ static void a_lost_device_is_the_end_of_the_client(void **state)
 
 static void a_failure_is_not_the_end_of_the_client(void **state)
 {
-    (void)state;
     struct error error;
     struct device_outcome outcome;
     struct gpu_client *client = opened(STANDIN_FAILS, 60);
@@ -302,7 +289,6 @@ static void pid_of_child(pid_t *pid)
 
 static void killed_between_commands(void **state)
 {
-    (void)state;
     struct error error;
     struct device_outcome outcome;
     pid_t pid;
@@ -319,7 +305,6 @@ static void killed_between_commands(void **state)
 
 static void another_can_be_started_after_a_fault(void **state)
 {
-    (void)state;
     struct error error;
     struct device_outcome outcome;
     struct gpu_client *client = opened(STANDIN_CRASHES, 60);

@@ -1,18 +1,15 @@
 /* Each way of starting a program from memory, and the error if none works. */
 #include "cuda/launch.h"
+#include "tests/check.h"
 
 #include <elf.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "tests/cuda/program.h"
@@ -60,25 +57,21 @@ static void starts(enum launch_way way)
 
 static void starts_from_memory(void **state)
 {
-    (void)state;
     starts(LAUNCH_MEMORY);
 }
 
 static void starts_by_the_loader(void **state)
 {
-    (void)state;
     starts(LAUNCH_LOADER);
 }
 
 static void starts_from_a_file(void **state)
 {
-    (void)state;
     starts(LAUNCH_FILE);
 }
 
 static void tells_how_it_ended(void **state)
 {
-    (void)state;
     pid_t pid;
     char how[96];
     struct error error;
@@ -98,7 +91,6 @@ static void tells_how_it_ended(void **state)
 
 static void dies_with_its_parent(void **state)
 {
-    (void)state;
     int ends[2];
     char text[256] = "";
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
@@ -122,7 +114,6 @@ static void dies_with_its_parent(void **state)
 /* The same program requesting a loader that is missing, as on a system with another libc. */
 static void a_missing_libc_is_one_error_message(void **state)
 {
-    (void)state;
     pid_t pid;
     struct error error;
     uint8_t *other = malloc(program_size);
@@ -144,7 +135,6 @@ static void a_missing_libc_is_one_error_message(void **state)
 
 static void what_is_no_program_is_one_error_message(void **state)
 {
-    (void)state;
     pid_t pid;
     struct error error;
     struct launch_program what = {.name = "nonsense", .bytes = "nonsense", .size = 8, .fd = 2};

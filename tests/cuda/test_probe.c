@@ -1,16 +1,12 @@
 /* The probe on machines made of files. */
 #include "cuda/probe.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <cmocka.h>
 
 static char root[] = "/tmp/test_probe.XXXXXX";
 
@@ -37,7 +33,6 @@ static void takes(const char *name)
 
 static void says_why_not(void **state)
 {
-    (void)state;
     struct gpu_probe probe;
     assert_non_null(mkdtemp(root));
     gpu_probe_at(&probe, root, NULL, NULL);

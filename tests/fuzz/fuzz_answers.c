@@ -20,8 +20,8 @@
 #include "ps/status.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "worker/data/examples.h"
-#include "worker/remote/batch_fetcher.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/batches.h"
+#include "worker/remote/exchange/requests.h"
 #include "worker/remote/operator/rollout_client.h"
 #include "worker/remote/transfer.h"
 

@@ -1,6 +1,6 @@
 /*
  * A machine's records of versions and rollouts, damaged or foreign: config.json, the version in force with its local
- * keys, `current`, manifests, ps 0's record in both forms, the count of a process on probation. Every reader refuses
+ * keys, `current`, manifests, ps 0's record, the count of a process on probation. Every reader refuses
  * with a one-line message, or understands something that can be written and read back.
  */
 #include "tests/fuzz/fuzz.h"
@@ -12,9 +12,8 @@
 #include "ps/rollout/history.h"
 
 /* In the order of the input's parts; an empty part is no file. */
-static const char *const names[] = {"current",  "00000002.json",     "00000002.local.json",
-                                    "manifest", "00000002.manifest", "rollout.json",
-                                    "rollout",  "probation"};
+static const char *const names[] = {"current",      "00000002.json", "00000002.local.json", "last", "00000002.manifest",
+                                    "rollout.json", "probation"};
 
 static char config_path[300], folder[310];
 

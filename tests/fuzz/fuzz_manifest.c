@@ -7,6 +7,7 @@
 #include <sodium.h>
 
 #include "ps/rollout/manifest.h"
+#include "tests/one_operator.h"
 
 static void check_config(const struct manifest_config *config, const uint8_t *bytes, size_t size)
 {
@@ -25,13 +26,13 @@ static void check_abort(const uint8_t *bytes, size_t size)
     struct manifest_abort abort;
     struct error error = {""};
     if (size > sizeof whole - MANIFEST_SIGNATURE) {
-        assert(!manifest_abort_decode(&abort, bytes, size, public_key, &error));
+        assert(!manifest_abort_decode(&abort, bytes, size, only(public_key), &error));
         return;
     }
     crypto_sign_seed_keypair(public_key, secret_key, seed);
     memcpy(whole, bytes, size);
     crypto_sign_detached(whole + size, NULL, whole, size, secret_key);
-    if (manifest_abort_decode(&abort, whole, size + MANIFEST_SIGNATURE, public_key, &error)) {
+    if (manifest_abort_decode(&abort, whole, size + MANIFEST_SIGNATURE, only(public_key), &error)) {
         uint8_t again[MANIFEST_ABORT_BYTES];
         assert(manifest_abort_encode(&abort, secret_key, again) == size + MANIFEST_SIGNATURE);
         assert(memcmp(again, whole, size + MANIFEST_SIGNATURE) == 0); /* the encoding is unique */
@@ -54,7 +55,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         check_refusal(&error, "the manifest ");
     }
     error.text[0] = '\0';
-    assert(!manifest_decode(&manifest, bytes, size, key, &error)); /* nobody has the key to sign this */
+    assert(!manifest_decode(&manifest, bytes, size, only(key), &error)); /* nobody has the key to sign this */
     check_refusal(&error, "the manifest ");
     check_abort(bytes, size);
     return 0;

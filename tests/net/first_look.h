@@ -6,23 +6,21 @@
 #define TESTS_NET_FIRST_LOOK_H
 
 #include "base/clock.h"
+#include "tests/own_clock.h"
 
 static _Thread_local double shown_next_s; /* 0: the time that it is */
 
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
     const double shown_s = shown_next_s;
     shown_next_s = 0;
-    return shown_s > 0 ? shown_s : __real_clock_monotonic_s();
+    return shown_s > 0 ? shown_s : system_clock_s();
 }
 
 /* Now; the next look shows the same. */
 static inline double now_for_both_s(void)
 {
-    shown_next_s = __real_clock_monotonic_s();
+    shown_next_s = system_clock_s();
     return shown_next_s;
 }
 

@@ -2,15 +2,9 @@
 #ifndef TESTS_NET_KEYS_H
 #define TESTS_NET_KEYS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "net/credentials.h"
 #include "tests/net/loopback.h"
+#include "tests/check.h"
 
 static char folder[64];
 

@@ -1,12 +1,6 @@
 /* New connections are classified by their first bytes, and closed when their time is over. */
 #include "net/listener_internal.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -24,7 +18,6 @@ static int listener, peers[16], came;
 static int open_queue(void **state)
 {
     struct error error;
-    (void)state;
     came = 0;
     return !accept_queue_create(&queue, fleet_key, ROOM, 10, &error) ||
            !socket_listen(&listener, "127.0.0.1", 0, &error);
@@ -32,7 +25,6 @@ static int open_queue(void **state)
 
 static int close_queue(void **state)
 {
-    (void)state;
     accept_queue_destroy(&queue);
     close(listener);
     for (int i = 0; i < came; i++) {
@@ -78,9 +70,8 @@ static void a_first_flight(uint8_t bytes[FIRST_BYTES], const struct credentials 
     handshake_token_make(credentials_token_keys(credentials), bytes + TOKEN_AT);
 }
 
-static void silence_has_an_end(void **state)
+TEST_WITH(silence_has_an_end, open_queue, close_queue)
 {
-    (void)state;
     struct pending pending;
     put(1, 100);
     put(2, 101);
@@ -98,9 +89,8 @@ static void silence_has_an_end(void **state)
     assert_int_equal(queue.count, 0);
 }
 
-static void first_bytes_classify(void **state)
+TEST_WITH(first_bytes_classify, open_queue, close_queue)
 {
-    (void)state;
     struct pending pending;
     uint8_t bytes[FIRST_BYTES];
     for (int i = 0; i < 4; i++) {
@@ -130,9 +120,8 @@ static void first_bytes_classify(void **state)
 }
 
 /* Part of a first flight is not reported; once a connection has passed, each byte is reported again. */
-static void half_a_flight_is_not_reported(void **state)
+TEST_WITH(half_a_flight_is_not_reported, open_queue, close_queue)
 {
-    (void)state;
     struct pending pending;
     uint8_t bytes[FIRST_BYTES];
     int least = 0;
@@ -149,9 +138,8 @@ static void half_a_flight_is_not_reported(void **state)
 }
 
 /* A peer that hangs up midway is not waited for. */
-static void half_a_flight_and_gone(void **state)
+TEST_WITH(half_a_flight_and_gone, open_queue, close_queue)
 {
-    (void)state;
     struct pending pending;
     uint8_t bytes[FIRST_BYTES];
     a_first_flight(bytes, fleet_key);
@@ -165,9 +153,8 @@ static void half_a_flight_and_gone(void **state)
 }
 
 /* Connections that still wait when the queue is destroyed are closed. */
-static void the_queue_is_destroyed(void **state)
+TEST_WITH(the_queue_is_destroyed, open_queue, close_queue)
 {
-    (void)state;
     struct error error;
     char byte;
     put(1, 100);
@@ -179,9 +166,8 @@ static void the_queue_is_destroyed(void **state)
     assert_true(accept_queue_create(&queue, fleet_key, ROOM, 10, &error)); /* until the end of this test */
 }
 
-static void several_send_at_once(void **state)
+TEST_WITH(several_send_at_once, open_queue, close_queue)
 {
-    (void)state;
     struct pending pending;
     uint8_t bytes[FIRST_BYTES];
     bool connects;
@@ -202,9 +188,8 @@ static void several_send_at_once(void **state)
 }
 
 /* Successive checks cover what each has sent, also those after connections that have passed. */
-static void events_belong_to_their_connections(void **state)
+TEST_WITH(events_belong_to_their_connections, open_queue, close_queue)
 {
-    (void)state;
     struct pending pending;
     uint8_t bytes[FIRST_BYTES];
     bool connects;
@@ -227,9 +212,8 @@ static void events_belong_to_their_connections(void **state)
 }
 
 /* A full queue drops its oldest entry; if one address has half of the room, that address's oldest is. */
-static void the_oldest_is_evicted(void **state)
+TEST_WITH(the_oldest_is_evicted, open_queue, close_queue)
 {
-    (void)state;
     struct pending evicted, pending;
     const int from[] = {1, 2, 3, 2};
     for (int i = 0; i < 4; i++) {
@@ -263,9 +247,8 @@ static void the_oldest_is_evicted(void **state)
 }
 
 /* A connection with an event that was evicted before it was classified is skipped. */
-static void evicted_before_a_look(void **state)
+TEST_WITH(evicted_before_a_look, open_queue, close_queue)
 {
-    (void)state;
     struct pending evicted, pending;
     uint8_t bytes[FIRST_BYTES];
     bool connects;
@@ -289,9 +272,8 @@ static void evicted_before_a_look(void **state)
 }
 
 /* Parked sessions are told apart from new connections: each is reported once. */
-static void parked_sessions(void **state)
+TEST_WITH(parked_sessions, open_queue, close_queue)
 {
-    (void)state;
     struct pending pending;
     uint8_t bytes[FIRST_BYTES];
     uint64_t sessions[2];
@@ -328,9 +310,8 @@ static void parked_sessions(void **state)
 }
 
 /* A connection to accept is told apart from one that sends. */
-static void a_connection_to_accept(void **state)
+TEST_WITH(a_connection_to_accept, open_queue, close_queue)
 {
-    (void)state;
     struct error error;
     struct wake wake;
     struct pending pending;
@@ -356,9 +337,8 @@ static void a_connection_to_accept(void **state)
 }
 
 /* In plain text everybody is a member, whatever it says. */
-static void without_keys_all_are_members(void **state)
+TEST_WITH(without_keys_all_are_members, open_queue, close_queue)
 {
-    (void)state;
     struct error error;
     struct accept_queue plain;
     struct pending pending = pending_of(1, 100);
@@ -369,12 +349,11 @@ static void without_keys_all_are_members(void **state)
 }
 
 /* Where a program has closed its input, the lowest number is as good as any; where there is none, it says so. */
-static void an_epoll_set_of_number_0(void **state)
+TEST(an_epoll_set_of_number_0)
 {
     struct error error, other;
     struct rlimit before;
     struct accept_queue lowest, none;
-    (void)state;
     const int input = dup(0);
     close(0);
     const bool opened = accept_queue_create(&lowest, fleet_key, ROOM, 10, &error);
@@ -400,20 +379,5 @@ static void an_epoll_set_of_number_0(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(silence_has_an_end, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(first_bytes_classify, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(half_a_flight_is_not_reported, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(half_a_flight_and_gone, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(the_queue_is_destroyed, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(several_send_at_once, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(events_belong_to_their_connections, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(the_oldest_is_evicted, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(evicted_before_a_look, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(parked_sessions, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(a_connection_to_accept, open_queue, close_queue),
-        cmocka_unit_test_setup_teardown(without_keys_all_are_members, open_queue, close_queue),
-        cmocka_unit_test(an_epoll_set_of_number_0),
-    };
-    return cmocka_run_group_tests(tests, make_key, remove_key);
+    return check_run(make_key, remove_key);
 }

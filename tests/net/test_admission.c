@@ -3,13 +3,7 @@
  * once; and however many peers are rejected, there is one line a minute for each reason, and every peer is counted.
  */
 #include "net/admission.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -38,9 +32,8 @@ static bool same(const char *a, const char *b)
     return memcmp(&first, &second, sizeof first) == 0;
 }
 
-static void sources(void **state)
+TEST(sources)
 {
-    (void)state;
     assert_true(same("10.0.0.1", "::ffff:10.0.0.1"));
     assert_false(same("10.0.0.1", "10.0.0.2"));
     assert_false(same("10.0.0.1", "::ffff:10.0.0.2"));
@@ -64,9 +57,8 @@ static double take(struct admission *admission, const struct admission_source *s
     return taken_s;
 }
 
-static void shares(void **state)
+TEST(shares)
 {
-    (void)state;
     struct admission *admission = malloc(sizeof *admission);
     const struct admission_source one = source_of("10.0.0.1"), other = source_of("10.0.0.2");
     struct admission_source many[1000];
@@ -91,9 +83,8 @@ static void shares(void **state)
 }
 
 /* Cheap handshakes cost something too; those of members nothing. */
-static void the_least_and_nothing(void **state)
+TEST(the_least_and_nothing)
 {
-    (void)state;
     struct admission *admission = malloc(sizeof *admission);
     const struct admission_source one = source_of("10.0.0.1");
     admission_start(admission, 0);
@@ -108,9 +99,8 @@ static void the_least_and_nothing(void **state)
 }
 
 /* Handshakes in progress count, although their cost is not known yet. */
-static void what_is_under_way_counts(void **state)
+TEST(what_is_under_way_counts)
 {
-    (void)state;
     struct admission *admission = malloc(sizeof *admission);
     const struct admission_source one = source_of("10.0.0.1");
     int begun = 0;
@@ -150,9 +140,8 @@ static int use_up(struct admission *admission, int i, double now_s)
 }
 
 /* When all places are taken, the address that came least recently is forgotten, and gets a full share again. */
-static void who_is_forgotten(void **state)
+TEST(who_is_forgotten)
 {
-    (void)state;
     enum { GREEDY = 100 };
     struct admission *admission = malloc(sizeof *admission);
     for (int recent = 0; recent < 2; recent++) {
@@ -187,9 +176,8 @@ static void who_is_forgotten(void **state)
 }
 
 /* A clock that is a little behind takes nothing from anybody. */
-static void time_does_not_go_back(void **state)
+TEST(time_does_not_go_back)
 {
-    (void)state;
     struct admission *admission = malloc(sizeof *admission);
     admission_start(admission, 1000);
     come(admission, 1, 1000);
@@ -198,9 +186,8 @@ static void time_does_not_go_back(void **state)
     free(admission);
 }
 
-static void tokens_are_good_once(void **state)
+TEST(tokens_are_good_once)
 {
-    (void)state;
     struct admission *admission = malloc(sizeof *admission);
     struct test_random random = test_random_begin("tokens_are_good_once");
     uint8_t tokens[200][HANDSHAKE_TOKEN_SIZE];
@@ -229,12 +216,11 @@ static bool reject(struct reject_log *log, enum reject_reason reason, int port, 
     return reject_log_add(log, reason, &error, now_s);
 }
 
-static void one_line_a_minute(void **state)
+TEST(one_line_a_minute)
 {
     struct reject_log log = {0};
     struct error line;
     int lines = 0;
-    (void)state;
     for (int i = 0; i < 6000; i++) { /* ten minutes, ten a second */
         lines += reject(&log, REJECT_TLS, i, 1000 + i / 10.0);
         while (reject_log_next(&log, 1000 + i / 10.0, false, &line)) {
@@ -246,11 +232,10 @@ static void one_line_a_minute(void **state)
     assert_false(reject_log_next(&log, 1600, true, &line));
 }
 
-static void what_lines_say(void **state)
+TEST(what_lines_say)
 {
     struct reject_log log = {0};
     struct error line;
-    (void)state;
     assert_true(reject(&log, REJECT_HELLO, 1, 100));
     assert_true(reject(&log, REJECT_TLS, 1, 100)); /* each reason separately */
     for (int i = 0; i < 20; i++) {
@@ -267,16 +252,5 @@ static void what_lines_say(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources),
-        cmocka_unit_test(shares),
-        cmocka_unit_test(the_least_and_nothing),
-        cmocka_unit_test(what_is_under_way_counts),
-        cmocka_unit_test(who_is_forgotten),
-        cmocka_unit_test(time_does_not_go_back),
-        cmocka_unit_test(tokens_are_good_once),
-        cmocka_unit_test(one_line_a_minute),
-        cmocka_unit_test(what_lines_say),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,12 +1,6 @@
 /* A connection's buffers: what gathers in them, what is left in them at an end, and how they come and go with rests. */
 #include "net/connection.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,14 +61,13 @@ static void *take_all(void *context)
 }
 
 /* Small parts wait for more, up to what the buffer holds; a large one leaves at once, behind those before it. */
-static void small_parts_gather(void **state)
+TEST(small_parts_gather)
 {
     enum { SMALL = CONNECTION_BUFFER / 4, ALL = 3 * CONNECTION_BUFFER };
     uint8_t *bytes = malloc(ALL);
     size_t *taken, at = 0;
     pthread_t thread;
     int other;
-    (void)state;
     for (size_t i = 0; i < ALL; i++) {
         bytes[i] = (uint8_t)(i * 2654435761U >> 24);
     }
@@ -104,14 +97,13 @@ static void small_parts_gather(void **state)
 }
 
 /* Nothing that waits may be forgotten, and what rests has no buffers: the next one gets them. */
-static void rests_without_buffers(void **state)
+TEST(rests_without_buffers)
 {
     struct connection *connections[2];
     struct error error;
     int others[2];
     char word[5] = "";
     bool ready;
-    (void)state;
     for (int i = 0; i < 2; i++) {
         connections[i] = begin(&others[i]);
         assert_true(connection_is_empty(connections[i]));
@@ -157,14 +149,13 @@ static void rests_without_buffers(void **state)
 }
 
 /* What lies in the buffer is read from it, in pieces of any size, and more comes behind it. */
-static void reads_of_any_size(void **state)
+TEST(reads_of_any_size)
 {
     struct error error;
     uint8_t sent[300], got[300];
     const uint8_t *peeked;
     bool ready;
     int other;
-    (void)state;
     struct connection *connection = begin(&other);
     for (size_t i = 0; i < sizeof sent; i++) {
         sent[i] = (uint8_t)(i + 1);
@@ -194,12 +185,11 @@ static void reads_of_any_size(void **state)
 }
 
 /* The very first byte tells plain text from TLS, whose alerts are TLS, too; later ones tell nothing. */
-static void the_first_byte_tells(void **state)
+TEST(the_first_byte_tells)
 {
     struct error error;
     char got[3];
     int other;
-    (void)state;
     for (int first = 0x14; first <= 0x17; first++) {
         struct connection *connection = begin(&other);
         const bool is_tls = first == 0x15 || first == 0x16;
@@ -222,13 +212,12 @@ static void the_first_byte_tells(void **state)
 }
 
 /* What the other side's system has not taken yet is known, down to nothing. */
-static void what_is_unsent(void **state)
+TEST(what_is_unsent)
 {
     static uint8_t bytes[1000];
     struct iovec part = {bytes, sizeof bytes};
     struct error error;
     int other;
-    (void)state;
     struct connection *connection = begin(&other);
     assert_int_equal(connection_unsent(connection), 0);
     assert_true(write_now(connection, &part, 1, soon(), &error));
@@ -243,11 +232,10 @@ static void what_is_unsent(void **state)
 }
 
 /* Names are of those who are known; the rest is called by its address. */
-static void names(void **state)
+TEST(names)
 {
     static const struct member worker = {MEMBER_WORKER, 7}, nobody = {MEMBER_NONE, MEMBER_ANY_INDEX};
     int other;
-    (void)state;
     struct connection *connection = begin(&other);
     const double before_s = clock_monotonic_s();
     assert_string_equal(connection_name(connection), "a peer");
@@ -268,14 +256,13 @@ static void names(void **state)
 }
 
 /* A wait that its deadline ends is told by the time that it took, and one that ends by a wake as what it is. */
-static void waits_that_end(void **state)
+TEST(waits_that_end)
 {
     struct error error;
     struct wake wake;
     int ends[2];
     char byte;
     bool ready = true;
-    (void)state;
     assert_true(wake_create(&wake, &error));
     for (int i = 0; i < 2; i++) {
         struct connection *connection;
@@ -300,11 +287,5 @@ static void waits_that_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(small_parts_gather), cmocka_unit_test(rests_without_buffers),
-        cmocka_unit_test(reads_of_any_size),  cmocka_unit_test(the_first_byte_tells),
-        cmocka_unit_test(what_is_unsent),     cmocka_unit_test(names),
-        cmocka_unit_test(waits_that_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,15 +1,9 @@
 /* When a frame is whole, and which frames are an answer. */
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-
-#include <cmocka.h>
 
 #include <pthread.h>
 
@@ -17,6 +11,7 @@
 #include "net/bytes.h"
 #include "net/channel.h"
 #include "net/transport.h"
+#include "tests/check.h"
 
 /* Two channels connected by a pair of sockets. */
 struct pair {
@@ -70,11 +65,10 @@ static size_t encode(enum message_type type, const void *message, uint32_t bulk_
 }
 
 /* Only a complete frame can be received without waiting; bytes after it belong to the next. */
-static void a_frame_comes_in_part(void **state)
+TEST(a_frame_comes_in_part)
 {
     struct error error;
     uint8_t bytes[256];
-    (void)state;
     const size_t size = encode(MESSAGE_done, &(struct message_done){.global_step = 5}, 0, bytes);
     memcpy(bytes + size, bytes, size);
     for (size_t there = 1; there < 2 * size; there++) {
@@ -95,7 +89,7 @@ static void a_frame_comes_in_part(void **state)
 }
 
 /* Whether a complete frame is valid is found on receiving it; frames with bulk, and invalid ones, don't count. */
-static void frames_that_are_not_whole(void **state)
+TEST(frames_that_are_not_whole)
 {
     const struct frame empty = {.version = PROTOCOL_VERSION_MAX, .type = MESSAGE_done, .request = 1};
     const struct message_describe describe = {.digest = ""};
@@ -103,7 +97,6 @@ static void frames_that_are_not_whole(void **state)
     struct error error;
     uint8_t bytes[256];
     uint16_t type = 0;
-    (void)state;
     begin(&pair);
     frame_encode(&empty, bytes);
     put(&pair, bytes, FRAME_HEADER);
@@ -135,7 +128,7 @@ static void frames_that_are_not_whole(void **state)
 }
 
 /* What is no frame yet may look like one: with what lay there before, or with bulk that looks like a frame. */
-static void what_looks_like_a_frame(void **state)
+TEST(what_looks_like_a_frame)
 {
     const struct message_describe describe = {.digest = ""};
     struct pair pair;
@@ -143,7 +136,6 @@ static void what_looks_like_a_frame(void **state)
     uint8_t done[128], bytes[256];
     uint16_t type;
     const size_t size = encode(MESSAGE_done, &(struct message_done){.global_step = 5}, 0, done);
-    (void)state;
     begin(&pair);
     put(&pair, done, size);
     assert_true(channel_receive(&pair.ours, INFINITY, &error));
@@ -163,7 +155,7 @@ static void what_looks_like_a_frame(void **state)
 }
 
 /* Only what is said before a version is agreed on may be of another one. */
-static void versions(void **state)
+TEST(versions)
 {
     const struct message_hello hello = {.program = "", .cluster = "", .digest = "", .job = ""};
     const struct message_welcome welcome = {.program = "", .digest = ""};
@@ -176,7 +168,6 @@ static void versions(void **state)
         {MESSAGE_hello, &hello}, {MESSAGE_welcome, &welcome}, {MESSAGE_refused, &refused}, {MESSAGE_ping, &ping}};
     struct pair pair;
     struct error error;
-    (void)state;
     begin(&pair);
     pair.theirs.version = PROTOCOL_VERSION_MAX + 1;
     for (int i = 0; i < 4; i++) {
@@ -195,14 +186,13 @@ static bool ask(struct pair *pair, uint16_t *code, struct error *error)
 }
 
 /* Answers and errors for earlier requests are skipped; an answer to a later request ends the call. */
-static void answers(void **state)
+TEST(answers)
 {
     const struct message_pong pong = {.nonce = 5};
     const struct message_done done = {.global_step = 5};
     struct pair pair;
     struct error error;
     uint16_t code = 99;
-    (void)state;
     begin(&pair);
     pair.ours.next_request = 6;
     assert_true(channel_send(&pair.theirs, MESSAGE_done, 0, &done, INFINITY, &error));
@@ -241,12 +231,11 @@ static void answers(void **state)
 }
 
 /* A peer that is gone is no answer, whether that is found out as we ask, wait, or pass over what nobody wanted. */
-static void nobody_is_there(void **state)
+TEST(nobody_is_there)
 {
     const struct message_describe describe = {.digest = ""};
     struct error error;
     uint8_t bytes[128];
-    (void)state;
     for (int i = 0; i < 3; i++) {
         struct pair pair;
         uint16_t code = 99;
@@ -265,14 +254,13 @@ static void nobody_is_there(void **state)
 }
 
 /* A frame that can't be read is refused under its own number; a refusal of a request before it is late. */
-static void refusals_of_what_can_not_be_read(void **state)
+TEST(refusals_of_what_can_not_be_read)
 {
     const struct frame strange = {.version = PROTOCOL_VERSION_MAX, .type = MESSAGE_TYPES + 1, .request = 7};
     struct pair pair;
     struct error error;
     uint8_t bytes[FRAME_HEADER];
     uint16_t code = 0;
-    (void)state;
     begin(&pair);
     pair.ours.frame.request = 6;
     frame_encode(&strange, bytes);
@@ -291,13 +279,12 @@ static void refusals_of_what_can_not_be_read(void **state)
 }
 
 /* What has more behind it waits for that, and only the last frame says that it is the last. */
-static void frames_that_wait_for_more(void **state)
+TEST(frames_that_wait_for_more)
 {
     const struct message_done done = {.global_step = 5};
     struct outgoing outgoing = {.type = MESSAGE_done, .request = 3, .message = &done, .more = true};
     struct pair pair;
     struct error error;
-    (void)state;
     begin(&pair);
     assert_true(channel_send_frame(&pair.theirs, &outgoing, INFINITY, &error));
     assert_int_equal(connection_bytes_out(pair.theirs.connection), 0);
@@ -313,13 +300,12 @@ static void frames_that_wait_for_more(void **state)
 }
 
 /* Bulk that nobody has read, all of it or some, is in nobody's way. */
-static void bulk_that_nobody_wants(void **state)
+TEST(bulk_that_nobody_wants)
 {
     static const size_t sizes[] = {1, 4095, 4096, 4097, 20000};
     static char bytes[20000];
     const struct message_describe describe = {.digest = ""};
     struct error error;
-    (void)state;
     for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
         const size_t size = sizes[i / 2];
         const struct iovec bulk[] = {{bytes, size / 3}, {bytes + size / 3, size - size / 3}};
@@ -343,13 +329,12 @@ static void bulk_that_nobody_wants(void **state)
 }
 
 /* Buffers grow to the largest message, whose size is its sender's choice; what is no larger takes no other. */
-static void buffers_grow_and_stay(void **state)
+TEST(buffers_grow_and_stay)
 {
     static const size_t sizes[] = {10, 10, 5000, 30, 5000};
     struct pair pair;
     struct error error;
     char text[5001];
-    (void)state;
     begin(&pair);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         const uint8_t *before[] = {pair.theirs.sent.bytes, pair.ours.received.bytes};
@@ -368,13 +353,12 @@ static void buffers_grow_and_stay(void **state)
 }
 
 /* A channel rests where nothing is under way, not even what is still to come; then it has no buffers. */
-static void a_channel_rests(void **state)
+TEST(a_channel_rests)
 {
     const struct message_describe describe = {.digest = ""};
     struct pair pair;
     struct error error;
     uint8_t bytes[256];
-    (void)state;
     begin(&pair);
     put(&pair, bytes, encode(MESSAGE_describe, &describe, 2, bytes));
     assert_false(channel_park(&pair.ours)); /* a frame is there */
@@ -412,7 +396,7 @@ static void *take_all(void *context)
 }
 
 /* What is large may also take longer to send: here its deadline has passed for half of the time that it is allowed. */
-static void large_frames_have_more_time(void **state)
+TEST(large_frames_have_more_time)
 {
     uint8_t range[RANGE_BYTES];
     const struct message_values message = {.ranges = {range, 1}};
@@ -424,7 +408,6 @@ static void large_frames_have_more_time(void **state)
     struct error error = {""};
     pthread_t thread;
     void *taken;
-    (void)state;
     range_put(range, 0, (struct range){0, LARGE / sizeof(float)});
     begin(&pair);
     assert_int_equal(fcntl(connection_fd(pair.theirs.connection), F_SETFL, O_NONBLOCK), 0);
@@ -444,19 +427,5 @@ static void large_frames_have_more_time(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_frame_comes_in_part),
-        cmocka_unit_test(frames_that_are_not_whole),
-        cmocka_unit_test(what_looks_like_a_frame),
-        cmocka_unit_test(versions),
-        cmocka_unit_test(answers),
-        cmocka_unit_test(nobody_is_there),
-        cmocka_unit_test(refusals_of_what_can_not_be_read),
-        cmocka_unit_test(frames_that_wait_for_more),
-        cmocka_unit_test(bulk_that_nobody_wants),
-        cmocka_unit_test(buffers_grow_and_stay),
-        cmocka_unit_test(a_channel_rests),
-        cmocka_unit_test(large_frames_have_more_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,12 +1,6 @@
 /* Connections over TLS and plain TCP: what is written arrives; timeouts, ends and cancellation are told apart. */
 #include "net/connection.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,22 +92,19 @@ static void round_trips(const struct credentials *credentials)
     loopback_end(&loopback);
 }
 
-static void round_trips_plain(void **state)
+TEST(round_trips_plain)
 {
-    (void)state;
     round_trips(NULL);
 }
 
-static void round_trips_tls(void **state)
+TEST(round_trips_tls)
 {
-    (void)state;
     round_trips(fleet_key);
 }
 
 /* A socket that accepts little at a time gets each byte once. */
-static void a_narrow_pipe(void **state)
+TEST(a_narrow_pipe)
 {
-    (void)state;
     const struct credentials *const keys[] = {NULL, fleet_key};
     for (int i = 0; i < 2; i++) {
         struct loopback loopback = {.listener = -1};
@@ -143,9 +134,8 @@ static void a_narrow_pipe(void **state)
 }
 
 /* Many small writes are collected and sent by the flush. */
-static void writes_gather(void **state)
+TEST(writes_gather)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error;
     loopback_start(&loopback, fleet_key, echo, NULL);
@@ -212,9 +202,8 @@ static void silent_peer(const struct credentials *credentials)
     loopback_end(&loopback);
 }
 
-static void silent_peer_times_out(void **state)
+TEST(silent_peer_times_out)
 {
-    (void)state;
     silent_peer(NULL);
     silent_peer(fleet_key);
 }
@@ -270,17 +259,15 @@ static void check_idle_timeout(const struct credentials *credentials)
     }
 }
 
-static void an_idle_timeout_ends_a_wait(void **state)
+TEST(an_idle_timeout_ends_a_wait)
 {
-    (void)state;
     check_idle_timeout(NULL);
     check_idle_timeout(fleet_key);
 }
 
 /* An answer ends a wait at once, however long the silence may last. */
-static void an_answer_ends_a_wait(void **state)
+TEST(an_answer_ends_a_wait)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error;
     uint32_t size = 1, got_size, end = 0;
@@ -361,9 +348,8 @@ static bool waits_for_a_sipper(void)
 }
 
 /* A peer whose system acknowledges data is alive, even if it sends nothing. */
-static void what_is_taken_is_a_sign_of_life(void **state)
+TEST(what_is_taken_is_a_sign_of_life)
 {
-    (void)state;
     idle_s = 0.4;
     while (!waits_for_a_sipper()) {
         idle_s *= 1.5;
@@ -381,9 +367,8 @@ static void read_nothing(struct connection **connection, void *context)
 }
 
 /* A peer that reads nothing stops a writer at its deadline. */
-static void full_pipe_times_out(void **state)
+TEST(full_pipe_times_out)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error = {""};
     size_t size = 64 << 20;
@@ -430,17 +415,15 @@ static void stream_ends_at_the_deadline(const struct credentials *credentials)
     loopback_end(&loopback);
 }
 
-static void streams_end_at_the_deadline(void **state)
+TEST(streams_end_at_the_deadline)
 {
-    (void)state;
     stream_ends_at_the_deadline(NULL);
     stream_ends_at_the_deadline(fleet_key);
 }
 
 /* Data that has arrived by the deadline is not lost: one more check is made, however late. */
-static void late_is_not_lost(void **state)
+TEST(late_is_not_lost)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error;
     uint32_t size = 1000, got = 0, end = 0;
@@ -503,9 +486,8 @@ static void *hand_on(void *context)
 }
 
 /* Part of a record is nothing to read yet; if the rest arrives before the deadline, it is in time. */
-static void a_record_in_pieces_is_waited_for(void **state)
+TEST(a_record_in_pieces_is_waited_for)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct way way = {.breaks = false};
     struct address address = {.host = "127.0.0.1"};
@@ -537,9 +519,8 @@ static void a_record_in_pieces_is_waited_for(void **state)
 }
 
 /* Once; anything after that check is too late, however much of it there is. */
-static void late_is_looked_at_once(void **state)
+TEST(late_is_looked_at_once)
 {
-    (void)state;
     struct connection *connection;
     struct error error;
     char got[4];
@@ -560,9 +541,8 @@ static void late_is_looked_at_once(void **state)
 }
 
 /* After a refusal the peer's data is read for a moment: closing a socket with unread data would send a reset. */
-static void who_is_refused_is_heard_out(void **state)
+TEST(who_is_refused_is_heard_out)
 {
-    (void)state;
     struct connection *connection;
     struct error error;
     char bytes[4096] = "what is no TLS, and long", answer[64];
@@ -588,9 +568,8 @@ static void *raise_later(void *wake)
     return NULL;
 }
 
-static void wake_ends_waits(void **state)
+TEST(wake_ends_waits)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error;
     struct wake wake;
@@ -613,9 +592,8 @@ static void wake_ends_waits(void **state)
  * A peer that sends half a message, a byte at a time, holds a handshake up to its deadline and no longer. It never
  * closes its side, which the server must not wait for.
  */
-static void half_open_handshake_ends(void **state)
+TEST(half_open_handshake_ends)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error;
     int fd;
@@ -636,9 +614,8 @@ static void half_open_handshake_ends(void **state)
 }
 
 /* ChangeCipherSpec records mean nothing in TLS 1.3; a server skips them, up to a limit. */
-static void handshake_without_end(void **state)
+TEST(handshake_without_end)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error;
     static const uint8_t record[] = {0x14, 3, 3, 0, 1, 1};
@@ -679,9 +656,8 @@ static void cut_after_a_byte(struct connection **connection, void *context)
     shutdown(connection_fd(*connection), SHUT_RDWR);
 }
 
-static void cut_is_told(void **state)
+TEST(cut_is_told)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct error error;
     uint8_t bytes[100];
@@ -694,9 +670,8 @@ static void cut_is_told(void **state)
     loopback_end(&loopback);
 }
 
-static void nobody_listens(void **state)
+TEST(nobody_listens)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct connection *connection;
     struct error error;
@@ -710,12 +685,11 @@ static void nobody_listens(void **state)
 size_t __sanitizer_get_current_allocated_bytes(void);
 
 /* Of the buffers of those that rest or were closed the next are served; but not all that ever were are kept. */
-static void idle_buffers_are_used_again(void **state)
+TEST(idle_buffers_are_used_again)
 {
     enum { MANY = CONNECTION_IDLE + 5, PAIR = 2 * CONNECTION_BUFFER };
     struct connection *connections[MANY];
     struct error error;
-    (void)state;
     const size_t before = __sanitizer_get_current_allocated_bytes();
     for (int i = 0; i < MANY; i++) {
         connections[i] = loopback_alone();
@@ -750,27 +724,5 @@ static void idle_buffers_are_used_again(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trips_plain),
-        cmocka_unit_test(round_trips_tls),
-        cmocka_unit_test(a_narrow_pipe),
-        cmocka_unit_test(writes_gather),
-        cmocka_unit_test(silent_peer_times_out),
-        cmocka_unit_test(an_idle_timeout_ends_a_wait),
-        cmocka_unit_test(an_answer_ends_a_wait),
-        cmocka_unit_test(what_is_taken_is_a_sign_of_life),
-        cmocka_unit_test(full_pipe_times_out),
-        cmocka_unit_test(wake_ends_waits),
-        cmocka_unit_test(half_open_handshake_ends),
-        cmocka_unit_test(cut_is_told),
-        cmocka_unit_test(nobody_listens),
-        cmocka_unit_test(streams_end_at_the_deadline),
-        cmocka_unit_test(late_is_not_lost),
-        cmocka_unit_test(a_record_in_pieces_is_waited_for),
-        cmocka_unit_test(late_is_looked_at_once),
-        cmocka_unit_test(who_is_refused_is_heard_out),
-        cmocka_unit_test(handshake_without_end),
-        cmocka_unit_test(idle_buffers_are_used_again),
-    };
-    return cmocka_run_group_tests(tests, make_key, remove_key);
+    return check_run(make_key, remove_key);
 }

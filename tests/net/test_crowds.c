@@ -1,11 +1,4 @@
 /* A listener by a clock of its test's own, step by step: who has to wait, for how long, and who makes room for whom. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +15,8 @@
 #include "net/listener_internal.h"
 #include "net/transport.h"
 #include "tests/net/fleet_key.h"
-#include "tests/locks.h"
 #include "tests/net/listening.h"
+#include "tests/check.h"
 
 /* --- What the system does --- */
 
@@ -150,14 +143,12 @@ static void begin(struct credentials *credentials, int members)
 
 static int begin_plain(void **state)
 {
-    (void)state;
     begin(NULL, 0);
     return 0;
 }
 
 static int begin_tls(void **state)
 {
-    (void)state;
     begin(fleet_key, 0);
     return 0;
 }
@@ -167,7 +158,6 @@ enum { MANY = LISTENER_THREADS + 2 };
 /* For more members, whose sessions rest as soon as they have nothing to do. */
 static int begin_many(void **state)
 {
-    (void)state;
     begin(NULL, MANY);
     owner.keep_s = 0.0001;
     return 0;
@@ -183,7 +173,6 @@ static const char *said(void)
 
 static int end(void **state)
 {
-    (void)state;
     run_clock();
     listening_destroy(&owner);
     dup2(kept_log, 2);
@@ -324,10 +313,9 @@ static void let_in(struct visitor *visitor, int worker)
 /* --- Tests --- */
 
 /* Where there are no threads, who comes is turned away, and keeps neither a place nor a file. */
-static void without_threads(void **state)
+TEST_WITH(without_threads, begin_plain, end)
 {
     struct visitor visitor;
-    (void)state;
     stop_clock();
     const int unused = dup(0);
     close(unused);
@@ -349,9 +337,8 @@ static void without_threads(void **state)
 }
 
 /* A silent connection is closed, and logged, once a handshake's time is over. */
-static void silent_connections_end(void **state)
+TEST_WITH(silent_connections_end, begin_tls, end)
 {
-    (void)state;
     stop_clock();
     knock_and_look(1);
     advance(LISTENER_HANDSHAKE_S - 1);
@@ -367,9 +354,8 @@ static void silent_connections_end(void **state)
 }
 
 /* Handshakes beyond the limit are queued, in order; once the queue is full the oldest handshake is evicted. */
-static void handshakes_are_queued(void **state)
+TEST_WITH(handshakes_are_queued, begin_plain, end)
 {
-    (void)state;
     stop_clock();
     const int before = atomic_load(&begun);
     knock_and_look(SHAKING + EXPECTED);
@@ -401,9 +387,8 @@ static void handshakes_are_queued(void **state)
 }
 
 /* Connections in the queue when the listener ends are closed. */
-static void the_queue_closes(void **state)
+TEST_WITH(the_queue_closes, begin_plain, end)
 {
-    (void)state;
     stop_clock();
     knock_and_look(SHAKING + EXPECTED);
     listener_end(owner.listener, 0);
@@ -416,10 +401,9 @@ static void the_queue_closes(void **state)
 }
 
 /* As long as others are admitted, none is evicted for those in the queue. */
-static void a_queue_that_moves(void **state)
+TEST_WITH(a_queue_that_moves, begin_plain, end)
 {
     struct visitor visitors[2];
-    (void)state;
     stop_clock();
     knock_and_look(SHAKING - 1);
     let_in(&visitors[0], 1);
@@ -445,9 +429,8 @@ static void come_for_nothing(void)
 }
 
 /* One line at once, and the rest of a minute's in another. */
-static void refusals_are_counted(void **state)
+TEST_WITH(refusals_are_counted, begin_tls, end)
 {
-    (void)state;
     stop_clock();
     for (int i = 0; i < 3; i++) {
         come_for_nothing();
@@ -468,9 +451,8 @@ static void refusals_are_counted(void **state)
 }
 
 /* A crowd that is turned away does not get all of a processor; and a wake is heard at once. */
-static void turning_away_takes_its_time(void **state)
+TEST_WITH(turning_away_takes_its_time, begin_tls, end)
 {
-    (void)state;
     const double begun_s = __real_clock_monotonic_s();
     for (int i = 0; i < 5; i++) {
         come_for_nothing();
@@ -481,11 +463,10 @@ static void turning_away_takes_its_time(void **state)
 }
 
 /* Without files nobody can be taken: it is said once, and tried again after a pause. */
-static void without_files(void **state)
+TEST_WITH(without_files, begin_plain, end)
 {
     struct rlimit before;
     struct visitor visitor;
-    (void)state;
     knock();
     const int next = dup(0);
     close(next);
@@ -505,12 +486,11 @@ static void without_files(void **state)
 }
 
 /* A session that the system can't wait for ends, and the log says why. */
-static void without_rest(void **state)
+TEST_WITH(without_rest, begin_plain, end)
 {
     struct visitor visitor;
     struct error error;
     char byte;
-    (void)state;
     owner.keep_s = 0.001;
     atomic_store(&has_room, false);
     let_in(&visitor, 1);
@@ -571,11 +551,10 @@ static bool ping(struct visitor *visitor)
  * Members that never finish their handshakes make room for each other, the oldest first; they take no places from
  * unauthenticated peers or from admitted members.
  */
-static void a_crowd_of_members(void **state)
+TEST_WITH(a_crowd_of_members, begin_tls, end)
 {
     enum { MORE = 8 }; /* than may be in handshakes: half of them are queued */
     struct visitor early, late;
-    (void)state;
     stop_clock();
     let_in(&early, 1);
     come_unauthenticated(true);
@@ -634,10 +613,9 @@ static int count_cut(void)
 }
 
 /* No more of them make room than others need places, even if one leaves slowly. */
-static void one_makes_room_for_one(void **state)
+TEST_WITH(one_makes_room_for_one, begin_tls, end)
 {
     int kept;
-    (void)state;
     signal(SIGPIPE, SIG_IGN);
     stop_clock();
     for (int i = 0; i < SHAKING + 1; i++) {
@@ -659,10 +637,9 @@ static void one_makes_room_for_one(void **state)
 }
 
 /* Unauthenticated peers have less time, and the oldest of them leaves, once half of their places are taken. */
-static void a_crowd_without_tokens(void **state)
+TEST_WITH(a_crowd_without_tokens, begin_tls, end)
 {
     enum { HALF = LISTENER_SPARE / 2 };
-    (void)state;
     stop_clock();
     for (int i = 0; i < HALF; i++) {
         come_unauthenticated(true);
@@ -685,11 +662,10 @@ static void a_crowd_without_tokens(void **state)
 }
 
 /* The rate limit of unauthenticated peers, and what is logged of those beyond it. */
-static void the_rate_limit(void **state)
+TEST_WITH(the_rate_limit, begin_tls, end)
 {
     enum { SHARE = 50 }; /* half of what all may take, in handshakes of the least cost */
     struct visitor visitor;
-    (void)state;
     stop_clock();
     do {
         advance(0.02);
@@ -712,14 +688,13 @@ static bool any(const struct listener_session *session, const void *context)
 }
 
 /* Of all that are in the one that was heard from least recently is known; who is cut does not count any more. */
-static void who_is_silent(void **state)
+TEST_WITH(who_is_silent, begin_plain, end)
 {
     static const double last_active_s[] = {7, 5, 6};
     struct visitor visitors[3];
     struct listener_session *sessions[3], *silent;
     uint64_t in, out, heard = 0;
     bool is_recent = true;
-    (void)state;
     stop_clock();
     for (int i = 0; i < 3; i++) {
         let_in(&visitors[i], i + 1);
@@ -804,10 +779,9 @@ static struct listener_session *session_of(int worker)
 }
 
 /* Many that go on at once share some threads; others have theirs once those are slow, or wait for somebody else. */
-static void many_share_threads(void **state)
+TEST_WITH(many_share_threads, begin_many, end)
 {
     static struct visitor visitors[MANY];
-    (void)state;
     for (int i = 0; i < MANY; i++) {
         let_in(&visitors[i], i);
     }
@@ -853,10 +827,9 @@ static void many_share_threads(void **state)
 }
 
 /* A thread that nobody needs ends, and another one begins when somebody does. */
-static void threads_end(void **state)
+TEST_WITH(threads_end, begin_many, end)
 {
     struct visitor visitor;
-    (void)state;
     atomic_store(&is_impatient, true);
     let_in(&visitor, 1);
     for (int i = 0; i < 3; i++) {
@@ -892,12 +865,11 @@ static void await_parked(int worker)
 }
 
 /* Who has a time to go on at is served then, once, and nobody else is. */
-static void a_time_to_go_on(void **state)
+TEST_WITH(a_time_to_go_on, begin_many, end)
 {
     struct visitor visitors[3];
     struct error error;
     const struct message_ping ping = {.nonce = 5};
-    (void)state;
     stop_clock();
     for (int i = 0; i < 3; i++) {
         let_in(&visitors[i], i);
@@ -931,24 +903,5 @@ static void a_time_to_go_on(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(without_threads, begin_plain, end),
-        cmocka_unit_test_setup_teardown(silent_connections_end, begin_tls, end),
-        cmocka_unit_test_setup_teardown(handshakes_are_queued, begin_plain, end),
-        cmocka_unit_test_setup_teardown(the_queue_closes, begin_plain, end),
-        cmocka_unit_test_setup_teardown(a_queue_that_moves, begin_plain, end),
-        cmocka_unit_test_setup_teardown(refusals_are_counted, begin_tls, end),
-        cmocka_unit_test_setup_teardown(turning_away_takes_its_time, begin_tls, end),
-        cmocka_unit_test_setup_teardown(without_files, begin_plain, end),
-        cmocka_unit_test_setup_teardown(without_rest, begin_plain, end),
-        cmocka_unit_test_setup_teardown(who_is_silent, begin_plain, end),
-        cmocka_unit_test_setup_teardown(a_crowd_of_members, begin_tls, end),
-        cmocka_unit_test_setup_teardown(one_makes_room_for_one, begin_tls, end),
-        cmocka_unit_test_setup_teardown(a_crowd_without_tokens, begin_tls, end),
-        cmocka_unit_test_setup_teardown(the_rate_limit, begin_tls, end),
-        cmocka_unit_test_setup_teardown(many_share_threads, begin_many, end),
-        cmocka_unit_test_setup_teardown(threads_end, begin_many, end),
-        cmocka_unit_test_setup_teardown(a_time_to_go_on, begin_many, end),
-    };
-    return cmocka_run_group_tests(tests, make_key, remove_key);
+    return check_run(make_key, remove_key);
 }

@@ -1,5 +1,6 @@
 /* Names to addresses and back, before a deadline, whatever the name server does; members by name; sockets. */
 #include "net/socket.h"
+#include "tests/check.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -7,28 +8,22 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "net/member.h"
 #include "tests/net/accepting.h"
 #include "tests/net/first_look.h"
+#include "tests/system.h"
 
 static const double PATIENCE_S = 60; /* with the system, however busy this machine is */
 
-static void addresses_as_text(void **state)
+TEST(addresses_as_text)
 {
-    (void)state;
     static const char *const texts[] = {"10.0.0.1:2222", "[::1]:65535", "[fe80::1]:1"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct address address;
@@ -44,9 +39,8 @@ static void addresses_as_text(void **state)
     }
 }
 
-static void mapped_addresses(void **state)
+TEST(mapped_addresses)
 {
-    (void)state;
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(80)};
     inet_pton(AF_INET6, "::ffff:10.1.2.3", &six.sin6_addr);
     struct endpoint endpoint = {.size = sizeof six};
@@ -66,9 +60,8 @@ static void mapped_addresses(void **state)
     assert_string_equal(text, "10.1.2.4");
 }
 
-static void unknown_names(void **state)
+TEST(unknown_names)
 {
-    (void)state;
     struct address address = {.host = "no-such-host.invalid", .port = 1};
     struct error error;
     int fd;
@@ -76,9 +69,8 @@ static void unknown_names(void **state)
     assert_non_null(strstr(error.text, "can't connect to no-such-host.invalid:1"));
 }
 
-static void members(void **state)
+TEST(members)
 {
-    (void)state;
     static const char *const good[] = {"ps:0", "ps:90", "worker:65535", "ps", "worker", "operator"};
     static const char *const bad[] = {
         "",     "ps:",  "ps:-1", "worker:65536",           "worker:01", "operator:1", "worker:1x", "chief", "workers:1",
@@ -136,10 +128,9 @@ static void connect_through(const char *listen_host, const char *connect_host, b
 }
 
 /* Many connect at once while none is accepted: the system queues them, and none has to retry a second later. */
-static void a_crowd_waits(void **state)
+TEST(a_crowd_waits)
 {
     enum { CROWD = 300 };
-    (void)state;
     struct error error;
     struct address address = {.host = "127.0.0.1"};
     int listener, fds[CROWD], came = 0;
@@ -167,9 +158,8 @@ static int option(int fd, int level, int name)
 }
 
 /* Small frames are sent at once; a vanished machine is noticed, whether or not data is in flight to it. */
-static void sockets_are_prepared(void **state)
+TEST(sockets_are_prepared)
 {
-    (void)state;
     struct error error;
     struct address address = {.host = "127.0.0.1"};
     int listener, fd;
@@ -191,9 +181,8 @@ static void sockets_are_prepared(void **state)
 }
 
 /* Each failure says what it was and leaves no descriptor open: the next attempt has as many. */
-static void no_more_files(void **state)
+TEST(no_more_files)
 {
-    (void)state;
     struct error error, other;
     struct rlimit before, few;
     struct address address = {.host = "127.0.0.1"};
@@ -271,10 +260,9 @@ static int listen_and_take_nobody(int *first)
 }
 
 /* One after the other, each with its share of the time that is left; what the last one said is told. */
-static void one_address_after_the_other(void **state)
+TEST(one_address_after_the_other)
 {
     static const struct address name = {.host = "box.example", .port = 22};
-    (void)state;
     struct error error;
     struct wake wake;
     int good, first, fd = -1;
@@ -339,9 +327,8 @@ static void one_address_after_the_other(void **state)
     close(silent);
 }
 
-static void nowhere_to_listen(void **state)
+TEST(nowhere_to_listen)
 {
-    (void)state;
     struct error error;
     int fd = 7;
     assert_false(socket_listen(&fd, "::no.address", 22, &error));
@@ -352,7 +339,7 @@ static void nowhere_to_listen(void **state)
 }
 
 /* Only connections within this machine have their own control of congestion. */
-static void who_is_on_this_machine(void **state)
+TEST(who_is_on_this_machine)
 {
     static const struct {
         const char *text;
@@ -367,7 +354,6 @@ static void who_is_on_this_machine(void **state)
                  {"::ffff:10.0.0.1", false},
                  {"2001:db8::7f00:1", false}};
     char usual[16] = "", name[16] = "";
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct endpoint endpoint = {.size = sizeof endpoint.address};
         struct sockaddr_in four = {.sin_family = AF_INET};
@@ -399,9 +385,8 @@ static void *close_later(void *listener)
 }
 
 /* On a machine that is too busy to close it in time, once more. */
-static void a_port_that_gets_free_in_time(void **state)
+TEST(a_port_that_gets_free_in_time)
 {
-    (void)state;
     struct error error;
     bool listens = false;
     for (int tries = 0; tries < 20 && !listens; tries++) {
@@ -422,9 +407,8 @@ static void a_port_that_gets_free_in_time(void **state)
     assert_true(listens);
 }
 
-static void listening(void **state)
+TEST(listening)
 {
-    (void)state;
     connect_through("127.0.0.1", "127.0.0.1", false);
     connect_through(NULL, "127.0.0.1", false);
 
@@ -436,9 +420,8 @@ static void listening(void **state)
 }
 
 /* If a program has closed its standard input, descriptor 0 is as good as any. */
-static void a_socket_of_number_0(void **state)
+TEST(a_socket_of_number_0)
 {
-    (void)state;
     struct error error;
     const int input = dup(0);
     int fd;
@@ -454,9 +437,8 @@ static void a_socket_of_number_0(void **state)
 }
 
 /* That nobody connects is no failure of the listener; a descriptor that is no listener is one. */
-static void taking(void **state)
+TEST(taking)
 {
-    (void)state;
     struct error error;
     struct endpoint from;
     int listener, fd, ends[2];
@@ -476,17 +458,14 @@ static void taking(void **state)
 /* Threads, which there are none of while none_left; the product's own are joined by nobody. */
 static atomic_bool none_left;
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
     int detached = PTHREAD_CREATE_DETACHED;
     if (attributes) {
         pthread_attr_getdetachstate(attributes, &detached);
     }
     assert_int_equal(detached, PTHREAD_CREATE_DETACHED);
-    return atomic_load(&none_left) ? EAGAIN : __real_pthread_create(thread, attributes, run, context);
+    return atomic_load(&none_left) ? EAGAIN : SYSTEM(pthread_create)(thread, attributes, run, context);
 }
 
 /* The number of the next file before anything was looked up; threads that look up give theirs back in a moment. */
@@ -494,7 +473,6 @@ static int unused;
 
 static int count_files(void **state)
 {
-    (void)state;
     unused = next_number();
     return 0;
 }
@@ -531,7 +509,6 @@ static bool slow_lookup(const struct address *address, struct endpoints *endpoin
 
 static int with_slow_lookup(void **state)
 {
-    (void)state;
     atomic_store(&answers, false);
     atomic_store(&asked, 0);
     atomic_store(&answered, 0);
@@ -542,7 +519,6 @@ static int with_slow_lookup(void **state)
 /* All abandoned lookups end and free their memory: as many fit again as before. */
 static int without_it(void **state)
 {
-    (void)state;
     struct endpoints endpoints;
     struct error error;
     atomic_store(&answers, true);
@@ -560,9 +536,8 @@ static int without_it(void **state)
     return 0;
 }
 
-static void dead_name_server(void **state)
+TEST_WITH(dead_name_server, with_slow_lookup, without_it)
 {
-    (void)state;
     struct endpoints endpoints;
     struct error error;
     /* Returning at all is due to the deadline: the name server answers nobody. */
@@ -584,9 +559,8 @@ static void dead_name_server(void **state)
     assert_int_equal(atomic_load(&asked), 2);
 }
 
-static void answer_in_time(void **state)
+TEST_WITH(answer_in_time, with_slow_lookup, without_it)
 {
-    (void)state;
     struct endpoints endpoints;
     struct error error;
     char text[ENDPOINT_TEXT];
@@ -603,9 +577,8 @@ static void *raise_it(void *wake)
     return NULL;
 }
 
-static void given_up(void **state)
+TEST_WITH(given_up, with_slow_lookup, without_it)
 {
-    (void)state;
     struct wake wake;
     struct endpoints endpoints;
     struct error error;
@@ -619,9 +592,8 @@ static void given_up(void **state)
 }
 
 /* Endless retries, as by a role that waits for a peer, accumulate no threads. */
-static void questions_do_not_pile_up(void **state)
+TEST_WITH(questions_do_not_pile_up, with_slow_lookup, without_it)
 {
-    (void)state;
     struct endpoints endpoints;
     struct error error;
     for (int i = 0; i < 3 * RESOLVER_MOST; i++) {
@@ -645,9 +617,8 @@ static bool failing_lookup(const struct address *address, struct endpoints *endp
 }
 
 /* Who is not there is told by the name server's own words; and what is no name is asked of nobody. */
-static void no_such_host(void **state)
+TEST(no_such_host)
 {
-    (void)state;
     static const struct address six = {.host = "::1", .port = 22, .is_ipv6 = true};
     struct endpoints endpoints = {.count = 0};
     struct error error = {""};
@@ -661,9 +632,8 @@ static void no_such_host(void **state)
 }
 
 /* Where there are no threads, or no files, it says so, keeps nothing, and is as well as ever afterwards. */
-static void shortages(void **state)
+TEST_WITH(shortages, with_slow_lookup, without_it)
 {
-    (void)state;
     struct endpoints endpoints;
     struct error error;
     struct rlimit before;
@@ -688,27 +658,5 @@ static void shortages(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_crowd_waits),
-        cmocka_unit_test(addresses_as_text),
-        cmocka_unit_test(mapped_addresses),
-        cmocka_unit_test(unknown_names),
-        cmocka_unit_test(members),
-        cmocka_unit_test(listening),
-        cmocka_unit_test(a_port_that_gets_free_in_time),
-        cmocka_unit_test(sockets_are_prepared),
-        cmocka_unit_test(no_more_files),
-        cmocka_unit_test(one_address_after_the_other),
-        cmocka_unit_test(nowhere_to_listen),
-        cmocka_unit_test(who_is_on_this_machine),
-        cmocka_unit_test(a_socket_of_number_0),
-        cmocka_unit_test(taking),
-        cmocka_unit_test_setup_teardown(dead_name_server, with_slow_lookup, without_it),
-        cmocka_unit_test_setup_teardown(answer_in_time, with_slow_lookup, without_it),
-        cmocka_unit_test_setup_teardown(given_up, with_slow_lookup, without_it),
-        cmocka_unit_test_setup_teardown(questions_do_not_pile_up, with_slow_lookup, without_it),
-        cmocka_unit_test(no_such_host),
-        cmocka_unit_test_setup_teardown(shortages, with_slow_lookup, without_it),
-    };
-    return cmocka_run_group_tests(tests, count_files, NULL);
+    return check_run(count_files, NULL);
 }

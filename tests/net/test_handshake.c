@@ -1,12 +1,6 @@
 /* Hello, welcome, refused: who is admitted, who is not, and what both sides report. Calls and their errors too. */
 #include "net/handshake.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <sys/socket.h>
 
@@ -98,9 +92,8 @@ static struct outcome shake(const struct hello_identity *identity, const struct 
     return outcome;
 }
 
-static void welcome(void **state)
+TEST(welcome)
 {
-    (void)state;
     struct service service = {.accepted = false};
     struct outcome outcome = shake(&worker1, &ps_0, &service);
     if (!outcome.welcome) {
@@ -136,9 +129,8 @@ static void assert_refused(const struct hello_identity *identity, const struct m
     assert_non_null(strstr(service->error.text, "refused 127.0.0.1:"));
 }
 
-static void config_mismatch(void **state)
+TEST(config_mismatch)
 {
-    (void)state;
     struct hello_identity other = worker1;
     struct service service = {.accepted = false};
     other.digest = "d2";
@@ -157,9 +149,8 @@ static void config_mismatch(void **state)
 }
 
 /* A version mismatch is not final: the older side may be upgraded, so the newer one retries. */
-static void other_versions(void **state)
+TEST(other_versions)
 {
-    (void)state;
     struct hello_identity other = worker1;
     struct service service = {.accepted = false};
     other.digest = "d2";
@@ -174,9 +165,8 @@ static void other_versions(void **state)
     assert_string_equal(service.peer.digest, "");
 }
 
-static void other_reasons(void **state)
+TEST(other_reasons)
 {
-    (void)state;
     static const struct member ps_7 = {MEMBER_PS, 7};
     struct hello_identity other = worker1;
     struct service service = {.accepted = false};
@@ -198,9 +188,8 @@ static void other_reasons(void **state)
 }
 
 /* Which members there can be, and whom one may expect. */
-static void members_that_can_be(void **state)
+TEST(members_that_can_be)
 {
-    (void)state;
     static const struct member any = {MEMBER_NONE, MEMBER_ANY_INDEX}, any_ps = {MEMBER_PS, MEMBER_ANY_INDEX};
     static const struct member nobody = {MEMBER_PS, -5}, any_worker = {MEMBER_WORKER, MEMBER_ANY_INDEX};
     struct hello_identity other = worker1;
@@ -239,9 +228,8 @@ static void tell_difference(void *context, const char *their_name, const char *t
 }
 
 /* A role may know other configs than its own, whatever their version, and says in its own words what differs. */
-static void what_a_role_knows(void **state)
+TEST(what_a_role_knows)
 {
-    (void)state;
     int asked = 0;
     struct service service = {.rules = {.knows = knows_d2, .describe_difference = tell_difference, .context = &asked}};
     struct hello_identity other = worker1;
@@ -262,10 +250,9 @@ static void what_a_role_knows(void **state)
 }
 
 /* No two processes are one, and none is number 0. */
-static void incarnations(void **state)
+TEST(incarnations)
 {
     uint64_t numbers[4];
-    (void)state;
     for (int i = 0; i < 4; i++) {
         numbers[i] = handshake_new_incarnation();
         assert_true(numbers[i] != 0 && (i == 0 || numbers[i] != numbers[i - 1]));
@@ -273,7 +260,7 @@ static void incarnations(void **state)
 }
 
 /* The newest version that both sides speak is agreed on; where there is none, the older one is to be upgraded. */
-static void versions_in_common(void **state)
+TEST(versions_in_common)
 {
     static const struct {
         uint16_t least, most, agreed; /* 0: none */
@@ -282,7 +269,6 @@ static void versions_in_common(void **state)
                  {1, PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX},
                  {PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX + 5, PROTOCOL_VERSION_MAX},
                  {PROTOCOL_VERSION_MAX + 1, PROTOCOL_VERSION_MAX + 5, 0}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct loopback loopback = {.listener = -1};
         struct service service = {.accepted = false};
@@ -325,9 +311,8 @@ static uint16_t say_duplicate(void *context, const struct peer *peer, struct err
     return REFUSAL_DUPLICATE;
 }
 
-static void role_has_the_last_word(void **state)
+TEST(role_has_the_last_word)
 {
-    (void)state;
     struct service service = {.rules = {.admit = say_duplicate}};
     assert_refused(&worker1, &ps_0, &service, REFUSAL_DUPLICATE, "worker 1 is there already");
 }
@@ -340,9 +325,8 @@ static uint16_t keep_version(void *context, const struct peer *peer, struct erro
     return 0;
 }
 
-static void role_knows_the_version(void **state)
+TEST(role_knows_the_version)
 {
-    (void)state;
     int version = 0;
     struct service service = {.rules = {.admit = keep_version, .context = &version}};
     const struct outcome outcome = shake(&worker1, &ps_0, &service);
@@ -353,10 +337,9 @@ static void role_knows_the_version(void **state)
 }
 
 /* The server must be the member that its certificate names, even where any member would do. */
-static void a_certificate_of_another_is_no_welcome(void **state)
+TEST(a_certificate_of_another_is_no_welcome)
 {
     static const struct member anybody = {MEMBER_NONE, MEMBER_ANY_INDEX}, named[] = {{MEMBER_PS, 0}, {MEMBER_PS, 1}};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct loopback loopback = {.listener = -1};
         struct service service = {.accepted = false};
@@ -377,11 +360,10 @@ static void a_certificate_of_another_is_no_welcome(void **state)
 }
 
 /* And the client must be the one that its own certificate names: one index, or any of the role. */
-static void a_certificate_of_another_is_refused(void **state)
+TEST(a_certificate_of_another_is_refused)
 {
     static const struct member itself = {MEMBER_WORKER, 1}, any = {MEMBER_WORKER, MEMBER_ANY_INDEX};
     static const struct member other = {MEMBER_WORKER, 2}, ps = {MEMBER_PS, 1};
-    (void)state;
     assert_true(shake(&worker1, &ps_0, &(struct service){.named = &itself}).welcome);
     assert_true(shake(&worker1, &ps_0, &(struct service){.named = &any}).welcome);
     assert_refused(&worker1, &ps_0, &(struct service){.named = &other}, REFUSAL_MEMBER,
@@ -409,9 +391,8 @@ static void exchange_raw(const uint8_t *bytes, size_t size, struct service *serv
 }
 
 /* A hello of a future version, with an unknown field, gets a message as answer. */
-static void future_version(void **state)
+TEST(future_version)
 {
-    (void)state;
     struct message_hello hello = {
         .version_min = 5, .version_max = 9, .program = "trainer 5", .role = 2, .index = 1, .expected_role = 1};
     struct service service = {.accepted = false};
@@ -437,9 +418,8 @@ static void future_version(void **state)
     channel_close(&channel);
 }
 
-static void garbage_is_refused(void **state)
+TEST(garbage_is_refused)
 {
-    (void)state;
     struct service service = {.accepted = false};
     struct channel channel;
     bool answered;
@@ -456,9 +436,8 @@ static void garbage_is_refused(void **state)
     channel_close(&channel);
 }
 
-static void calls(void **state)
+TEST(calls)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct service service = {.accepted = false};
     struct connection *connection;
@@ -548,7 +527,7 @@ static void answer_hello(struct connection **connection, void *context)
 }
 
 /* Who welcomes us must be whom we came for, and what is no welcome is none. */
-static void welcomes_of_others(void **state)
+TEST(welcomes_of_others)
 {
     static const struct {
         struct answer answer;
@@ -558,7 +537,6 @@ static void welcomes_of_others(void **state)
                  {{MEMBER_WORKER, 0, true}, "is not the expected member (role 2, index 0)"},
                  {{MEMBER_PS, MEMBER_ANY_INDEX, true}, "is not the expected member (role 1, index -1)"},
                  {{MEMBER_PS, 0, false}, "answered hello with ping"}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct loopback loopback = {.listener = -1};
         struct answer answer = cases[i].answer;
@@ -581,7 +559,7 @@ static void welcomes_of_others(void **state)
 }
 
 /* Only what was offered can be agreed on, and the frame that says so speaks it. */
-static void versions_that_were_not_offered(void **state)
+TEST(versions_that_were_not_offered)
 {
     static const struct {
         struct greeting greeting;
@@ -592,7 +570,6 @@ static void versions_that_were_not_offered(void **state)
                  {{PROTOCOL_VERSION_MAX + 1, PROTOCOL_VERSION_MAX, false}, false},
                  {{PROTOCOL_VERSION_MAX, PROTOCOL_VERSION_MAX + 1, false}, false},
                  {{0, 0, true}, false}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct loopback loopback = {.listener = -1};
         struct greeting greeting = cases[i].greeting;
@@ -616,9 +593,8 @@ static void versions_that_were_not_offered(void **state)
 }
 
 /* Peers lie about lengths: the server waits for the announced bytes until its deadline, without allocating them. */
-static void bulk_that_does_not_come(void **state)
+TEST(bulk_that_does_not_come)
 {
-    (void)state;
     struct service service = {.accepted = false};
     struct channel channel;
     bool answered;
@@ -631,9 +607,8 @@ static void bulk_that_does_not_come(void **state)
 }
 
 /* Half of a hello, and then the end of the connection: the sender's identity does not matter. */
-static void a_hello_that_breaks_off(void **state)
+TEST(a_hello_that_breaks_off)
 {
-    (void)state;
     struct service service = {.accepted = false};
     struct loopback loopback = {.listener = -1};
     struct connection *connection;
@@ -676,14 +651,13 @@ static void send_late(struct connection **connection, void *context)
 }
 
 /* Large data may take longer: at least a second for what should arrive in one. */
-static void large_frames_get_more_time(void **state)
+TEST(large_frames_get_more_time)
 {
     struct loopback loopback = {.listener = -1};
     struct connection *connection;
     struct channel channel;
     struct error error;
     uint8_t *bulk = malloc(LATE_BYTES);
-    (void)state;
     loopback_start(&loopback, NULL, send_late, NULL);
     assert_true(connection_connect(&connection, &loopback.address, NULL, NULL, NULL, soon(), &error));
     channel_open(&channel, connection);
@@ -703,9 +677,8 @@ static void differs(const char *theirs, const char *ours, const char *wanted)
 }
 
 /* By key, with both values, wherever they are: three at most, and how many more differ. */
-static void differences_are_named(void **state)
+TEST(differences_are_named)
 {
-    (void)state;
     static const char unknown[] = "worker 1 and ps 0 have different job configs: compare `trainer config show` on both";
     differs("{\"model\":{\"layers\":[784,300,10]}}", "{\"model\":{\"layers\":[784,500,10]}}",
             "worker 1 has model.layers=[784,300,10], ps 0 has [784,500,10]");
@@ -732,28 +705,5 @@ static void differences_are_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(welcome),
-        cmocka_unit_test(config_mismatch),
-        cmocka_unit_test(other_versions),
-        cmocka_unit_test(other_reasons),
-        cmocka_unit_test(members_that_can_be),
-        cmocka_unit_test(what_a_role_knows),
-        cmocka_unit_test(incarnations),
-        cmocka_unit_test(versions_in_common),
-        cmocka_unit_test(welcomes_of_others),
-        cmocka_unit_test(future_version),
-        cmocka_unit_test(garbage_is_refused),
-        cmocka_unit_test(role_has_the_last_word),
-        cmocka_unit_test(role_knows_the_version),
-        cmocka_unit_test(a_certificate_of_another_is_no_welcome),
-        cmocka_unit_test(a_certificate_of_another_is_refused),
-        cmocka_unit_test(calls),
-        cmocka_unit_test(versions_that_were_not_offered),
-        cmocka_unit_test(bulk_that_does_not_come),
-        cmocka_unit_test(a_hello_that_breaks_off),
-        cmocka_unit_test(large_frames_get_more_time),
-        cmocka_unit_test(differences_are_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

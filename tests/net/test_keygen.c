@@ -24,6 +24,7 @@
 #include "net/credentials.h"
 #include "net/operator_key.h"
 #include "tests/net/loopback.h"
+#include "tests/system.h"
 
 static char folder[64];
 
@@ -187,16 +188,13 @@ static void a_full_disk_leaves_no_key(void **state)
 /* The next sync of a file fails. */
 static bool disk_fails;
 
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-
-int __wrap_fsync(int fd)
+int fsync(int fd)
 {
     if (disk_fails) {
         errno = EIO;
         return -1;
     }
-    return __real_fsync(fd);
+    return SYSTEM(fsync)(fd);
 }
 
 /* A key that the next power cut may lose is no key; and the failure leaves no file open. */
@@ -299,6 +297,53 @@ static void others_may_not_read_or_replace_a_key(void **state)
     says(&error, file("open.pub"), "can be written to by its group");
     assert_int_equal(chmod(file("open.pub"), 0644), 0);
     assert_true(operator_key_read_public(file("open.pub"), key, &error));
+}
+
+/* Writes these texts, one after the other. */
+static void join(const char *path, const char *const *texts, int count)
+{
+    char all[8192] = "";
+    for (int i = 0; i < count; i++) {
+        strcat(all, texts[i]);
+    }
+    write_text(path, all, strlen(all));
+}
+
+static void several_keys_with_a_threshold(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"anna", "bert", "cora"};
+    static char texts[3][8192];
+    struct error error;
+    struct operator_keys keys;
+    uint8_t key[OPERATOR_PUBLIC_KEY];
+    char public[64];
+    const char *const a = texts[0], *const b = texts[1], *const c = texts[2];
+    for (int i = 0; i < 3; i++) {
+        assert_true(operator_key_create(file(names[i]), NULL, &error));
+        snprintf(public, sizeof public, "%s.pub", names[i]);
+        read_text(file(public), texts[i]);
+    }
+    join(file("team.pub"), (const char *[]){a, b, c, "threshold 2\n"}, 4);
+    assert_true(operator_keys_read(file("team.pub"), &keys, &error));
+    assert_int_equal(keys.count, 3);
+    assert_int_equal(keys.threshold, 2);
+    assert_false(operator_key_read_public(file("team.pub"), key, &error));
+    says(&error, file("team.pub"), "holds 3 keys, but one is needed here");
+    join(file("team.pub"), (const char *[]){a, "threshold 1\n"}, 2);
+    assert_true(operator_keys_read(file("team.pub"), &keys, &error));
+    assert_int_equal(keys.threshold, 1);
+    static const char *const wrong[] = {
+        "", "threshold 0\n", "threshold 3\n", "threshold 2", "threshold 2\nx\n", "threshold 10\n", "threshold -1\n"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        join(file("team.pub"), (const char *[]){a, b, wrong[i]}, 3);
+        assert_false(operator_keys_read(file("team.pub"), &keys, &error));
+    }
+    join(file("team.pub"), (const char *[]){a, b}, 2);
+    assert_false(operator_keys_read(file("team.pub"), &keys, &error));
+    says(&error, file("team.pub"), "holds 2 keys, so its last line must say how many of them must sign");
+    join(file("team.pub"), (const char *[]){a, b, a, "threshold 2\n"}, 4); /* who is there twice could sign alone */
+    assert_false(operator_keys_read(file("team.pub"), &keys, &error));
 }
 
 /* --- What a fleet's key must look like --- */
@@ -629,6 +674,7 @@ int main(void)
         cmocka_unit_test(a_path_that_is_just_too_long),
         cmocka_unit_test(a_key_with_another_head_or_size),
         cmocka_unit_test(others_may_not_read_or_replace_a_key),
+        cmocka_unit_test(several_keys_with_a_threshold),
         cmocka_unit_test(keys_whose_parts_do_not_fit),
         cmocka_unit_test(a_next_key_without_its_private_half),
         cmocka_unit_test(a_key_of_a_long_name),

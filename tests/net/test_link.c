@@ -1,20 +1,15 @@
 /* A link reconnects by itself, at a pace that spares the peer, whatever that peer does to it. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "net/link.h"
 #include "net/socket.h"
 #include "tests/net/listening.h"
 #include "tests/net/accepting.h"
+#include "tests/check.h"
 
 enum { PATIENCE_S = 60 }; /* of both sides with each other, however busy this machine is */
 
@@ -68,9 +63,8 @@ static bool ping(struct link *link, struct error *error)
 }
 
 /* Delays double from 20 ms up to the longest, and each is drawn from its upper half. */
-static void backs_off(void **state)
+TEST(backs_off)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct error error;
     create_link(&bench, free_port(), (struct link_options){.longest_delay_s = 0.1});
@@ -90,9 +84,8 @@ static void backs_off(void **state)
 }
 
 /* A thousand links do not come back in step: each draws from all of the upper half. */
-static void delays_differ(void **state)
+TEST(delays_differ)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct error error;
     double least_s = 1, most_s = 0;
@@ -110,9 +103,8 @@ static void delays_differ(void **state)
     link_destroy(&bench.link);
 }
 
-static void comes_back(void **state)
+TEST(comes_back)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct listening owner = {.refusal = 0};
     struct error error;
@@ -136,9 +128,8 @@ static void comes_back(void **state)
 }
 
 /* After a loss, and after the attempt that shows that the peer is gone; a time too short to matter changes nothing. */
-static void comes_back_in_its_turn(void **state)
+TEST(comes_back_in_its_turn)
 {
-    (void)state;
     static const struct {
         struct link_options options;
         double lost[2], gone[2];
@@ -173,9 +164,8 @@ static void comes_back_in_its_turn(void **state)
 }
 
 /* A peer that welcomes and drops connections at once is not retried ever more often. */
-static void a_peer_that_drops_whom_it_welcomed(void **state)
+TEST(a_peer_that_drops_whom_it_welcomed)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct listening owner = {.refusal = 0};
     struct error error;
@@ -221,9 +211,8 @@ static void *be_strange(void *context)
 }
 
 /* If something else listens there, or sends nothing: try later, within the time for an attempt. */
-static void strangers(void **state)
+TEST(strangers)
 {
-    (void)state;
     static const char *const lines[] = {"", "HTTP/1.1 400 Bad Request\r\n\r\n", "\x15\x03\x03\x00\x02\x02\x28", NULL};
     for (int i = 0; i < 4; i++) {
         struct bench bench = {.wake.fd = -1};
@@ -249,7 +238,7 @@ static void strangers(void **state)
 }
 
 /* What may be different in a moment is no last word; any word shows that somebody is there. */
-static void refusals(void **state)
+TEST(refusals)
 {
     static const struct {
         uint16_t reason;
@@ -258,7 +247,6 @@ static void refusals(void **state)
     } cases[] = {{REFUSAL_CONFIG, false, LINK_REFUSED}, {REFUSAL_CLUSTER, false, LINK_REFUSED},
                  {REFUSAL_BUSY, false, LINK_LATER},     {REFUSAL_BEHIND, false, LINK_LATER},
                  {REFUSAL_AHEAD, false, LINK_LATER},    {REFUSAL_CONFIG, true, LINK_LATER}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bench bench = {.wake.fd = -1};
         struct listening owner = {.refusal = cases[i].reason};
@@ -276,9 +264,8 @@ static void refusals(void **state)
 }
 
 /* One link's silence is a reason to reopen the others before their next use; those heard from since are left alone. */
-static void suspicion(void **state)
+TEST(suspicion)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct listening owner = {.refusal = 0};
     struct error error;
@@ -352,9 +339,8 @@ static bool is_about_five(double seconds)
 }
 
 /* A long wait is logged once, and then every ten seconds; so are its end, and the loss of a connection. */
-static void waits_are_told(void **state)
+TEST(waits_are_told)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct link *link = &bench.link;
     struct listening owner = {.refusal = 0};
@@ -397,9 +383,8 @@ static void waits_are_told(void **state)
 }
 
 /* A peer whose silence ends a connection makes others suspect; one that closes it does not. */
-static void silence_is_told_to_others(void **state)
+TEST(silence_is_told_to_others)
 {
-    (void)state;
     for (int i = 0; i < 3; i++) {
         struct bench bench = {.wake.fd = -1};
         struct listening owner = {.refusal = 0};
@@ -428,9 +413,8 @@ static void silence_is_told_to_others(void **state)
 }
 
 /* Bytes count once, however often totals are taken, over all connections. */
-static void bytes_count_once(void **state)
+TEST(bytes_count_once)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct listening owner = {.refusal = 0};
     struct error error;
@@ -457,9 +441,8 @@ static void bytes_count_once(void **state)
 }
 
 /* One attempt has the requested time, but never more than the idle timeout. */
-static void times_for_a_try(void **state)
+TEST(times_for_a_try)
 {
-    (void)state;
     static const struct {
         double asked_s, idle_s, has_s;
     } cases[] = {{0, 60, LINK_CONNECT_S}, {0, 2, 2}, {0.3, 60, 0.3}, {30, 60, 30}, {30, 2, 2}};
@@ -481,9 +464,8 @@ static void times_for_a_try(void **state)
 }
 
 /* A goodbye ends it, with its reason; a ping is answered; everything else is for the caller. */
-static void what_comes_unasked(void **state)
+TEST(what_comes_unasked)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct connection *ours, *theirs;
     struct channel peer;
@@ -517,9 +499,8 @@ static void what_comes_unasked(void **state)
 }
 
 /* Pings aside, the next frame is the answer, or its next part; anything else ends the call. */
-static void requests_and_answers(void **state)
+TEST(requests_and_answers)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct connection *ours, *theirs;
     struct channel peer;
@@ -580,9 +561,8 @@ static bool on_the_third(void *context)
 }
 
 /* It returns when the link is open, refused, or the caller has given up; not before. */
-static void open_means_open(void **state)
+TEST(open_means_open)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct listening owner = {.refusal = 0};
     struct error error;
@@ -613,9 +593,8 @@ static bool always(void *context)
 }
 
 /* No attempt is made while links are held; a wake and given_up end waits. */
-static void held_and_woken(void **state)
+TEST(held_and_woken)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct error error;
     assert_true(wake_create(&bench.wake, &error));
@@ -640,9 +619,8 @@ static void held_and_woken(void **state)
 }
 
 /* How long no peer has answered counts from the first attempt, however long the process did other things. */
-static void somebody_answers_in_time_or_it_is_hopeless(void **state)
+TEST(somebody_answers_in_time_or_it_is_hopeless)
 {
-    (void)state;
     struct bench bench = {.wake.fd = -1};
     struct listening owner = {.refusal = 0};
     struct error error;
@@ -670,24 +648,5 @@ static void somebody_answers_in_time_or_it_is_hopeless(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backs_off),
-        cmocka_unit_test(delays_differ),
-        cmocka_unit_test(comes_back),
-        cmocka_unit_test(comes_back_in_its_turn),
-        cmocka_unit_test(a_peer_that_drops_whom_it_welcomed),
-        cmocka_unit_test(strangers),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(suspicion),
-        cmocka_unit_test(waits_are_told),
-        cmocka_unit_test(silence_is_told_to_others),
-        cmocka_unit_test(bytes_count_once),
-        cmocka_unit_test(times_for_a_try),
-        cmocka_unit_test(what_comes_unasked),
-        cmocka_unit_test(requests_and_answers),
-        cmocka_unit_test(open_means_open),
-        cmocka_unit_test(held_and_woken),
-        cmocka_unit_test(somebody_answers_in_time_or_it_is_hopeless),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -6,12 +6,13 @@
 #include <sys/socket.h>
 
 #include "net/admission.h"
+#include "tests/check.h"
 #include "net/credentials.h"
 #include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
-#include "tests/locks.h"
 #include "tests/net/listening.h"
 #include "tests/net/slow_clock.h"
+#include "tests/system.h"
 
 enum { CROWD = 400 };
 
@@ -32,19 +33,16 @@ static void *run_late(void *context)
     return late.run(late.context);
 }
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
     const int by_ms = atomic_load(&late_by_ms);
     if (by_ms == 0) {
-        return __real_pthread_create(thread, attributes, run, context);
+        return SYSTEM(pthread_create)(thread, attributes, run, context);
     }
     struct late_thread *late = malloc(sizeof *late);
     assert_non_null(late);
     *late = (struct late_thread){run, context, by_ms * (1 + atomic_fetch_add(&late_threads, 1))};
-    return __real_pthread_create(thread, attributes, run_late, late);
+    return SYSTEM(pthread_create)(thread, attributes, run_late, late);
 }
 
 static double soon(void)
@@ -92,9 +90,8 @@ static bool is_closed(int fd)
 }
 
 /* A silent crowd is bounded, keeps no member out, and takes no member's place. */
-static void silent_crowd(void **state)
+TEST(silent_crowd)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     struct channel early, late;
     struct error error;
@@ -125,9 +122,8 @@ static void silent_crowd(void **state)
 }
 
 /* Only a crowd is dropped: a few slow peers are left alone, although others come. */
-static void a_few_may_take_their_time(void **state)
+TEST(a_few_may_take_their_time)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     struct channel channel;
     struct error error;
@@ -151,9 +147,8 @@ static void a_few_may_take_their_time(void **state)
 }
 
 /* All bytes of all connections, including those that have ended. */
-static void bytes_of_all_count(void **state)
+TEST(bytes_of_all_count)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     struct channel channels[2];
     struct error error;
@@ -184,9 +179,8 @@ static void bytes_of_all_count(void **state)
 }
 
 /* A member's older connection makes room for the newer. */
-static void the_same_again(void **state)
+TEST(the_same_again)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     struct channel channels[20];
     struct error error;
@@ -249,9 +243,8 @@ static int count(const char *text, const char *words)
 }
 
 /* Nonsense, hundreds of times a second: one line for each cause, and one with the count and the newest address. */
-static void refusals_are_few_lines(void **state)
+TEST(refusals_are_few_lines)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     struct channel channel;
     struct record record;
@@ -348,9 +341,8 @@ static void serve_under_load(struct credentials *credentials_of_crowd)
     assert_true(count(record.text, "\n") <= 2 * REJECT_REASONS);
 }
 
-static void members_are_served_under_load(void **state)
+TEST(members_are_served_under_load)
 {
-    (void)state;
     struct error error;
     struct credentials *other;
     char path[128];
@@ -362,9 +354,8 @@ static void members_are_served_under_load(void **state)
 }
 
 /* An address that takes all it can leaves others their share, though they have no token either. */
-static void other_addresses_have_their_share(void **state)
+TEST(other_addresses_have_their_share)
 {
-    (void)state;
     enum { COME = 8 };
     struct listening owner = {.refusal = 0};
     struct channel channel;
@@ -402,9 +393,8 @@ static void other_addresses_have_their_share(void **state)
 }
 
 /* Eavesdropping is useless: a token counts once. */
-static void members_are_served_under_replays(void **state)
+TEST(members_are_served_under_replays)
 {
-    (void)state;
     serve_under_load(fleet_key);
 }
 
@@ -420,9 +410,8 @@ static int begin_hello(const struct listening *owner)
 }
 
 /* If all places are taken, new peers are turned away; after one has left, the next takes its place. */
-static void all_places_are_taken(void **state)
+TEST(all_places_are_taken)
 {
-    (void)state;
     enum { PLACES = 8 + 4 + 2 * LISTENER_SPARE };
     static struct channel channels[PLACES + 1];
     struct listening owner = {.refusal = 0};
@@ -459,9 +448,8 @@ static void all_places_are_taken(void **state)
 }
 
 /* TLS failures and refused hellos have a line each, so that one does not hide the other. */
-static void causes_are_told_apart(void **state)
+TEST(causes_are_told_apart)
 {
-    (void)state;
     struct listening owner = {.refusal = REFUSAL_CONFIG};
     struct channel channel;
     struct record record;
@@ -487,9 +475,8 @@ static void causes_are_told_apart(void **state)
 }
 
 /* A descriptor that the listener closed may be reused by the time it is destroyed. */
-static void the_end_closes_once(void **state)
+TEST(the_end_closes_once)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     int fds[8];
     listening_start(&owner, NULL, 0);
@@ -510,9 +497,8 @@ static void the_end_closes_once(void **state)
 }
 
 /* An address that no machine has: nothing of the listener remains, in memory (checked by the sanitizer) or open. */
-static void nowhere_to_listen(void **state)
+TEST(nowhere_to_listen)
 {
-    (void)state;
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct listener *listener = NULL;
     struct error error = {""};
@@ -542,9 +528,8 @@ static void nowhere_to_listen(void **state)
  * The limit of open files is raised as needed, and never lowered; if it can't be, and is too low for the expected
  * peers, the log says so.
  */
-static void open_files(void **state)
+TEST(open_files)
 {
-    (void)state;
     enum { NEEDED = 8 + 4 + 2 * LISTENER_SPARE + 4 + LISTENER_ACCEPT_QUEUE };
     struct rlimit before, limit;
     struct record record;
@@ -571,9 +556,8 @@ static void open_files(void **state)
 }
 
 /* Whether a peer is still connected can be determined without reading from it. */
-static void who_hangs_up(void **state)
+TEST(who_hangs_up)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     struct channel channels[2];
     struct error error;
@@ -603,9 +587,8 @@ static void who_hangs_up(void **state)
 }
 
 /* Endless sessions are cut after the grace period. */
-static void the_end_comes(void **state)
+TEST(the_end_comes)
 {
-    (void)state;
     struct listening owner = {.refusal = 0};
     struct channel channels[4];
     struct error error;
@@ -635,22 +618,5 @@ static void the_end_comes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(silent_crowd),
-        cmocka_unit_test(a_few_may_take_their_time),
-        cmocka_unit_test(bytes_of_all_count),
-        cmocka_unit_test(the_same_again),
-        cmocka_unit_test(refusals_are_few_lines),
-        cmocka_unit_test(members_are_served_under_load),
-        cmocka_unit_test(members_are_served_under_replays),
-        cmocka_unit_test(other_addresses_have_their_share),
-        cmocka_unit_test(all_places_are_taken),
-        cmocka_unit_test(causes_are_told_apart),
-        cmocka_unit_test(who_hangs_up),
-        cmocka_unit_test(the_end_comes),
-        cmocka_unit_test(the_end_closes_once),
-        cmocka_unit_test(nowhere_to_listen),
-        cmocka_unit_test(open_files), /* last, because a hard limit can't be raised again */
-    };
-    return cmocka_run_group_tests(tests, make_key, remove_key);
+    return check_run(make_key, remove_key);
 }

@@ -1,16 +1,11 @@
 /* Messages: what is encoded decodes; what is truncated, too long, out of order or out of range is refused. */
 #include "net/message.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/random.h"
 
@@ -22,9 +17,8 @@ static uint8_t *encode(uint16_t type, const void *message, size_t *size)
     return bytes;
 }
 
-static void hello_round_trip(void **state)
+TEST(hello_round_trip)
 {
-    (void)state;
     struct message_hello hello = {.version_min = 1,
                                   .version_max = 3,
                                   .program = "trainer 1.0",
@@ -57,9 +51,8 @@ static void hello_round_trip(void **state)
     free(bytes);
 }
 
-static void push_round_trip(void **state)
+TEST(push_round_trip)
 {
-    (void)state;
     uint8_t ranges[3 * RANGE_BYTES];
     range_put(ranges, 0, (struct range){0, 10});
     range_put(ranges, 1, (struct range){10, 5});
@@ -103,9 +96,8 @@ static void check_ranges(struct range a, struct range b, bool fine)
     free(bytes);
 }
 
-static void ranges_are_in_order(void **state)
+TEST(ranges_are_in_order)
 {
-    (void)state;
     check_ranges((struct range){0, 1}, (struct range){1, 1}, true);
     check_ranges((struct range){0, 2}, (struct range){1, 1}, false);
     check_ranges((struct range){5, 1}, (struct range){1, 1}, false);
@@ -115,9 +107,8 @@ static void ranges_are_in_order(void **state)
     check_ranges((struct range){0, 1}, (struct range){UINT64_MAX - 5, UINT32_MAX}, false);
 }
 
-static void limits_hold(void **state)
+TEST(limits_hold)
 {
-    (void)state;
     union message got;
     struct error error;
     size_t size;
@@ -139,9 +130,8 @@ static void limits_hold(void **state)
 }
 
 /* Our own texts that are too long are cut between characters. */
-static void long_texts_are_cut(void **state)
+TEST(long_texts_are_cut)
 {
-    (void)state;
     char text[80];
     memset(text, 'a', sizeof text);
     memcpy(text + 62, "\xe2\x82\xac", 4); /* a euro sign across the limit of 64 */
@@ -164,11 +154,10 @@ static void long_texts_are_cut(void **state)
 }
 
 /* Invalid UTF-8 is refused and never sent: a peer's text goes to terminals and into JSON. */
-static void texts_are_utf8(void **state)
+TEST(texts_are_utf8)
 {
     static const char *const bad[] = {
         "\x80", "a\xff", "\xc0\xaf", "\xe2\x82", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\xf0\x80\x80\xaf", "ok \xe2\x82"};
-    (void)state;
     union message got;
     struct error error;
     size_t size;
@@ -191,11 +180,10 @@ static void texts_are_utf8(void **state)
 }
 
 /* Steps received from peers are added and subtracted. */
-static void steps_leave_room_to_count(void **state)
+TEST(steps_leave_room_to_count)
 {
     static const int64_t steps[] = {MESSAGE_MAX_SIGNED,      -MESSAGE_MAX_SIGNED, MESSAGE_MAX_SIGNED + 1,
                                     -MESSAGE_MAX_SIGNED - 1, INT64_MAX,           INT64_MIN};
-    (void)state;
     union message got;
     struct error error;
     size_t size;
@@ -209,9 +197,8 @@ static void steps_leave_room_to_count(void **state)
 }
 
 /* Any message with bytes changed or cut is decoded or refused, and what is decoded encodes to the same bytes. */
-static void damaged_messages(void **state)
+TEST(damaged_messages)
 {
-    (void)state;
     struct test_random random = test_random_begin("damaged_messages");
     int decoded = 0;
     for (int i = 0; i < 200000; i++) {
@@ -239,9 +226,8 @@ static void damaged_messages(void **state)
     assert_true(decoded > 50000 && decoded < 199000);
 }
 
-static void frames(void **state)
+TEST(frames)
 {
-    (void)state;
     struct frame frame = {1, MESSAGE_push, 0x1122334455667788, 5, FRAME_LAST, 100, 4096}, got;
     struct error error;
     uint8_t bytes[FRAME_HEADER], again[FRAME_HEADER];
@@ -321,7 +307,7 @@ static bool is_fine(uint16_t type, enum dtype dtype, const uint32_t *counts, uin
 }
 
 /* Whatever has ranges has just the bulk that these take. */
-static void bulk_is_what_its_ranges_take(void **state)
+TEST(bulk_is_what_its_ranges_take)
 {
     static const uint16_t types[] = {MESSAGE_write, MESSAGE_values, MESSAGE_push, MESSAGE_pushed};
     static const struct {
@@ -337,7 +323,6 @@ static void bulk_is_what_its_ranges_take(void **state)
                  {DTYPE_INT8, {1, 128, 129}, 5 + 136 + 141},
                  {DTYPE_INT8, {PACKED_FLOATS, 2}, PACKED_FLOATS + PACKED_FLOATS / 16 + 6}};
     struct error error;
-    (void)state;
     for (size_t i = 0; i < 4 * sizeof cases / sizeof *cases; i++) {
         const uint16_t type = types[i % 4];
         const uint32_t *const counts = cases[i / 4].counts, bytes = cases[i / 4].bytes;
@@ -355,12 +340,11 @@ static void bulk_is_what_its_ranges_take(void **state)
 }
 
 /* What is packed takes as much as it takes, which its reader sees; but it comes in small pieces. */
-static void what_is_packed_is_small(void **state)
+TEST(what_is_packed_is_small)
 {
     static const uint32_t most[] = {1, PACKED_FLOATS, 0}, more[] = {1, PACKED_FLOATS + 1, 0};
     static const uint32_t whole[] = {1, DIFFERENCES_FLOATS - 1, 0}, too_many[] = {1, DIFFERENCES_FLOATS, 0};
     struct error error;
-    (void)state;
     for (int dtype = DTYPE_INT8; dtype <= DTYPE_LARGEST_INT8; dtype++) {
         for (uint32_t bulk = 0; bulk < 10 && dtype > DTYPE_INT8; bulk += 3) {
             assert_true(is_fine(MESSAGE_push, (enum dtype)dtype, most, bulk, &error));
@@ -376,14 +360,13 @@ static void what_is_packed_is_small(void **state)
     assert_string_equal(error.text, "push message: differences are for parameters");
 }
 
-static void bulk_of_a_batch(void **state)
+TEST(bulk_of_a_batch)
 {
     const struct message_batch batch = {.examples = 3, .pixels = 784, .description = ""};
     union message got;
     struct error error;
     size_t size;
     uint8_t *bytes = encode(MESSAGE_batch, &batch, &size);
-    (void)state;
     assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_batch, bytes, size, 2358, &got, &error));
     assert_false(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_batch, bytes, size, 2357, &got, &error));
     assert_string_equal(error.text, "batch message: its examples take 2358 bytes of bulk, and it has 2357");
@@ -391,7 +374,7 @@ static void bulk_of_a_batch(void **state)
 }
 
 /* Ranges are as many as they say, which is no more than a message may have. */
-static void ranges_that_are_cut_or_many(void **state)
+TEST(ranges_that_are_cut_or_many)
 {
     enum { MOST = 65536 };
     uint8_t *ranges = malloc((size_t)(MOST + 1) * RANGE_BYTES);
@@ -399,7 +382,6 @@ static void ranges_that_are_cut_or_many(void **state)
     union message got;
     struct error error;
     size_t size;
-    (void)state;
     for (uint32_t i = 0; i < MOST; i++) {
         range_put(ranges, i, (struct range){2 * (uint64_t)i, 1});
     }
@@ -426,14 +408,13 @@ static void ranges_that_are_cut_or_many(void **state)
 }
 
 /* A text that is just as long as it may be goes as it is; of one that is no text at all nothing may be left. */
-static void texts_at_their_limit(void **state)
+TEST(texts_at_their_limit)
 {
     char text[81] = "";
     struct message_hello hello = {.program = text};
     union message got;
     struct error error;
     size_t size;
-    (void)state;
     memset(text, 'a', 64);
     uint8_t *bytes = encode(MESSAGE_hello, &hello, &size);
     assert_true(message_decode(PROTOCOL_VERSION_MAX, MESSAGE_hello, bytes, size, 0, &got, &error));
@@ -446,9 +427,8 @@ static void texts_at_their_limit(void **state)
     free(bytes);
 }
 
-static void states_have_names(void **state)
+TEST(states_have_names)
 {
-    (void)state;
     assert_string_equal(member_state_name(STATE_ABSENT), "absent");
     assert_string_equal(member_state_name(STATE_TRAINING), "training");
     assert_string_equal(member_state_name(STATE_FAILED), "failed");
@@ -459,22 +439,5 @@ static void states_have_names(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hello_round_trip),
-        cmocka_unit_test(push_round_trip),
-        cmocka_unit_test(ranges_are_in_order),
-        cmocka_unit_test(limits_hold),
-        cmocka_unit_test(long_texts_are_cut),
-        cmocka_unit_test(damaged_messages),
-        cmocka_unit_test(frames),
-        cmocka_unit_test(texts_are_utf8),
-        cmocka_unit_test(steps_leave_room_to_count),
-        cmocka_unit_test(bulk_is_what_its_ranges_take),
-        cmocka_unit_test(what_is_packed_is_small),
-        cmocka_unit_test(bulk_of_a_batch),
-        cmocka_unit_test(ranges_that_are_cut_or_many),
-        cmocka_unit_test(texts_at_their_limit),
-        cmocka_unit_test(states_have_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Signatures in minisign's format: one made by minisign, ours, and what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +6,7 @@
 
 #include "net/operator_key.h"
 #include "tests/net/loopback.h"
+#include "tests/check.h"
 
 /* `minisign -G -W` and `minisign -S -m vector -t 'trainer 0.1.0'` (0.11), of "released\n". */
 static const char key_text[] = "RWRLVrnUhih0M2hMDtRgbnWjXqBbOW4FWVOgYJV7t26fwMjUn74/7Ff7";
@@ -37,7 +31,6 @@ static void digest_of(const char *text, uint8_t digest[MINISIGN_DIGEST])
 
 static void minisigns_own_verify(void **state)
 {
-    (void)state;
     struct error error = {""};
     struct minisign_key key, same;
     struct minisign signature;
@@ -59,7 +52,6 @@ static void minisigns_own_verify(void **state)
 
 static void ours_verify(void **state)
 {
-    (void)state;
     struct error error = {""};
     struct minisign_key key;
     struct minisign signature;
@@ -80,7 +72,6 @@ static void ours_verify(void **state)
 /* Each thing that a signature covers, altered by itself. */
 static void what_was_altered_is_refused(void **state)
 {
-    (void)state;
     struct error error = {""};
     struct minisign_key key;
     struct minisign signature, whole;
@@ -109,7 +100,6 @@ static void what_was_altered_is_refused(void **state)
 /* Whoever signed it, a comment goes to terminals. */
 static void a_comment_that_is_not_printable_is_refused(void **state)
 {
-    (void)state;
     static const char *const comments[] = {"trainer\x1b[2J", "trainer\t0.1.0", "trainer \xc3\xa9", "trainer\x7f"};
     struct error error = {""};
     struct minisign signature;
@@ -125,7 +115,6 @@ static void a_comment_that_is_not_printable_is_refused(void **state)
 /* Cut anywhere, or with any character replaced: it never verifies. */
 static void torn_texts_are_refused(void **state)
 {
-    (void)state;
     struct error error;
     struct minisign signature, whole;
     struct minisign_key key, other;
@@ -164,7 +153,6 @@ static const char *changed(const char *text, const char *from, const char *to)
 /* The ends of lines may be of another system, and the last one may be missing. */
 static void lines_end_somehow(void **state)
 {
-    (void)state;
     struct error error;
     struct minisign_key key, same;
     struct minisign signature;
@@ -189,7 +177,6 @@ static void lines_end_somehow(void **state)
 /* What is valid but for one thing more, less, or else is refused. */
 static void no_word_too_many(void **state)
 {
-    (void)state;
     static const struct {
         const char *from, *to;
     } keys[] = {{"7Ff7\n", "7Ff7\n\n"},   {"7Ff7\n", "7Ff7\nmore\n"}, {"7Ff7\n", "7Ff7 \n"},   {"7Ff7\n", "7Ff7!\n"},
@@ -221,7 +208,6 @@ static void no_word_too_many(void **state)
 /* A comment that nobody has signed may be long, but not for ever. */
 static void lines_have_bounds(void **state)
 {
-    (void)state;
     enum { LONGEST = 1024 + 19 };
     struct error error;
     struct minisign signature;
@@ -240,7 +226,6 @@ static void lines_have_bounds(void **state)
 
 static void a_comment_is_one_printable_line(void **state)
 {
-    (void)state;
     static const uint8_t secret_key[OPERATOR_SECRET_KEY], digest[MINISIGN_DIGEST];
     struct error error = {""};
     char text[MINISIGN_MAX_FILE], longest[MINISIGN_COMMENT + 1];
@@ -263,7 +248,6 @@ static void a_comment_is_one_printable_line(void **state)
 
 static void a_file_is_read_in_pieces(void **state)
 {
-    (void)state;
     enum { SIZE = 200 * 1000 };
     static uint8_t bytes[SIZE];
     char folder[64];

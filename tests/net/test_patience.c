@@ -1,12 +1,6 @@
 /* How long a connection waits, by a clock of its test's own: deadlines, silences, and what counts as a sign of life. */
 #include "net/connection.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -56,7 +50,6 @@ static int begin(void **state)
 {
     struct error error;
     int ends[2];
-    (void)state;
     now_s = 1000;
     looks = 0;
     happens = NULL;
@@ -69,7 +62,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     connection_close(connection);
     close(other);
     return 0;
@@ -88,23 +80,20 @@ static void read_ends(double deadline_s, double after_s, const char *words)
     assert_int_equal(looked_for, POLLIN);
 }
 
-static void a_deadline(void **state)
+TEST_WITH(a_deadline, begin, end)
 {
-    (void)state;
     read_ends(1100, 100, "no answer from a peer within 100 s");
     assert_int_equal(looks, 1);
 }
 
-static void a_silence(void **state)
+TEST_WITH(a_silence, begin, end)
 {
-    (void)state;
     connection_set_idle_timeout(connection, 8);
     read_ends(1100, 8, "no answer from a peer within 8 s");
 }
 
-static void a_deadline_within_a_silence(void **state)
+TEST_WITH(a_deadline_within_a_silence, begin, end)
 {
-    (void)state;
     connection_set_idle_timeout(connection, 8);
     read_ends(1002.5, 2.5, "no answer from a peer within 2.5 s");
 }
@@ -117,11 +106,10 @@ static void say_something(int look)
 }
 
 /* Each byte is a sign of life, until there are no more. */
-static void bytes_are_signs_of_life(void **state)
+TEST_WITH(bytes_are_signs_of_life, begin, end)
 {
     struct error error;
     char bytes[4];
-    (void)state;
     connection_set_idle_timeout(connection, 8);
     happens = say_something;
     assert_true(connection_read(connection, bytes, sizeof bytes, 1100, &error));
@@ -156,17 +144,15 @@ static void write_pieces(void)
 }
 
 /* So is what the other side takes, though it says nothing. */
-static void what_is_taken_is_a_sign_of_life(void **state)
+TEST_WITH(what_is_taken_is_a_sign_of_life, begin, end)
 {
-    (void)state;
     write_pieces();
     read_ends(1100, PIECES + 8, "no answer from a peer within 28 s");
 }
 
 /* But a deadline is a deadline. */
-static void signs_of_life_move_no_deadline(void **state)
+TEST_WITH(signs_of_life_move_no_deadline, begin, end)
 {
-    (void)state;
     write_pieces();
     read_ends(1012, 12, "no answer from a peer within 12 s");
 }
@@ -187,15 +173,13 @@ static void write_ends(double deadline_s, double after_s, const char *words)
     assert_int_equal(looked_for, POLLOUT);
 }
 
-static void nobody_takes_anything(void **state)
+TEST_WITH(nobody_takes_anything, begin, end)
 {
-    (void)state;
     write_ends(1100, 100, "a peer has accepted no data for 100 s: is it stopped, or do large packets get lost (MTU)?");
 }
 
-static void nobody_takes_anything_for_long(void **state)
+TEST_WITH(nobody_takes_anything_for_long, begin, end)
 {
-    (void)state;
     connection_set_idle_timeout(connection, 8);
     write_ends(1100, 8, "a peer has accepted no data for 8 s: is it stopped, or do large packets get lost (MTU)?");
 }
@@ -209,9 +193,8 @@ static void take_much(int look)
 }
 
 /* Whoever takes a little now and then keeps a writer until its deadline, and for one more look. */
-static void a_slow_reader(void **state)
+TEST_WITH(a_slow_reader, begin, end)
 {
-    (void)state;
     connection_set_idle_timeout(connection, 8);
     happens = take_much;
     struct iovec part = {much, sizeof much};
@@ -231,11 +214,10 @@ static void take_all(int look)
 }
 
 /* In time all of it goes, and gets there in order. */
-static void a_reader_in_time(void **state)
+TEST_WITH(a_reader_in_time, begin, end)
 {
     struct iovec part = {much, sizeof much};
     struct error error;
-    (void)state;
     connection_set_idle_timeout(connection, 8);
     happens = take_all;
     assert_true(connection_write_more(connection, &part, 1, 10000, &error));
@@ -244,11 +226,10 @@ static void a_reader_in_time(void **state)
 }
 
 /* A wait for something to read is no failure where nothing comes, and ends with the first byte. */
-static void waiting(void **state)
+TEST_WITH(waiting, begin, end)
 {
     struct error error;
     bool ready = true;
-    (void)state;
     assert_true(connection_wait(connection, 1003, &ready, &error));
     assert_true(!ready && now_s == 1003);
     assert_int_equal(connection_state(connection), CONNECTION_OPEN);
@@ -263,18 +244,5 @@ static void waiting(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_deadline, begin, end),
-        cmocka_unit_test_setup_teardown(a_silence, begin, end),
-        cmocka_unit_test_setup_teardown(a_deadline_within_a_silence, begin, end),
-        cmocka_unit_test_setup_teardown(bytes_are_signs_of_life, begin, end),
-        cmocka_unit_test_setup_teardown(what_is_taken_is_a_sign_of_life, begin, end),
-        cmocka_unit_test_setup_teardown(signs_of_life_move_no_deadline, begin, end),
-        cmocka_unit_test_setup_teardown(nobody_takes_anything, begin, end),
-        cmocka_unit_test_setup_teardown(nobody_takes_anything_for_long, begin, end),
-        cmocka_unit_test_setup_teardown(a_slow_reader, begin, end),
-        cmocka_unit_test_setup_teardown(a_reader_in_time, begin, end),
-        cmocka_unit_test_setup_teardown(waiting, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

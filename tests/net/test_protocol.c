@@ -2,18 +2,13 @@
  * net/PROTOCOL.md compared with the program: its tables are those of net/message_table.h, and its vectors decode and
  * encode to the same bytes. `test_protocol --print` writes the tables as they should be.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/file.h"
 #include "net/message.h"
+#include "tests/check.h"
 
 static char *document;
 
@@ -47,7 +42,6 @@ static char *expected_tables(void)
 
 static int read_document(void **state)
 {
-    (void)state;
     struct error error;
     uint8_t *bytes;
     size_t size;
@@ -60,14 +54,12 @@ static int read_document(void **state)
 
 static int free_document(void **state)
 {
-    (void)state;
     free(document);
     return 0;
 }
 
 static void tables_are_current(void **state)
 {
-    (void)state;
     char *tables = expected_tables();
     char *save = NULL;
     for (char *line = strtok_r(tables, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -100,7 +92,6 @@ static size_t read_hex(const char *text, const char *end, uint8_t *bytes, size_t
 
 static void vectors_decode(void **state)
 {
-    (void)state;
     static const char opening[] = "```vector ";
     int found = 0;
     for (const char *next = strstr(document, opening); next; next = strstr(next + 1, opening)) {

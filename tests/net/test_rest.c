@@ -1,20 +1,13 @@
 /* Idle sessions are parked, without thread or buffers, and continue when something arrives. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "net/transport.h"
 #include "tests/net/fleet_key.h"
-#include "tests/locks.h"
 #include "tests/net/listening.h"
 #include "tests/net/slow_clock.h"
+#include "tests/check.h"
 
 enum { MEMBERS = 6 };
 
@@ -52,21 +45,18 @@ static void begin(struct credentials *credentials, double keep_s)
 
 static int enter(void **state)
 {
-    (void)state;
     begin(fleet_key, 0.01);
     return 0;
 }
 
 static int enter_plain(void **state)
 {
-    (void)state;
     begin(NULL, 0.01);
     return 0;
 }
 
 static int leave(void **state)
 {
-    (void)state;
     for (int i = 0; i < MEMBERS; i++) {
         channel_close(&channels[i]);
     }
@@ -110,7 +100,6 @@ static void await_parked(int worker)
 /* Any number of times. */
 static void it_goes_on(void **state)
 {
-    (void)state;
     for (int i = 0; i < 3 * MEMBERS; i++) {
         await_parked(i % MEMBERS);
         assert_true(ping(&channels[i % MEMBERS]));
@@ -131,7 +120,6 @@ static void it_goes_on(void **state)
 
 static void who_hangs_up_is_gone(void **state)
 {
-    (void)state;
     for (int i = 0; i < MEMBERS; i++) {
         await_parked(i);
     }
@@ -151,7 +139,6 @@ static void who_hangs_up_is_gone(void **state)
 /* The listener ends while all rest: at once, long before the grace period is over. */
 static void the_end_comes(void **state)
 {
-    (void)state;
     for (int i = 0; i < MEMBERS; i++) {
         await_parked(i);
     }
@@ -168,7 +155,6 @@ static void the_end_comes(void **state)
 /* A resting session can be woken, now or at a given time. */
 static void it_is_roused(void **state)
 {
-    (void)state;
     await_parked(4);
     int served = atomic_load(&owner.served);
     pthread_mutex_lock(&owner.lock);
@@ -184,7 +170,6 @@ static void it_is_roused(void **state)
 /* At a time, too, whatever others do until then; and once. */
 static void it_is_roused_at_a_time(void **state)
 {
-    (void)state;
     for (int i = 0; i < MEMBERS; i++) {
         await_parked(i);
     }
@@ -230,7 +215,6 @@ static enum listener_inline try_inline(struct listener_session *session)
 static int enter_inline(void **state)
 {
     struct error error;
-    (void)state;
     owner = (struct listening){.keep_s = 0.01, .try_inline = try_inline};
     atomic_store(&inline_calls, 0);
     listening_start(&owner, NULL, 0);
@@ -253,7 +237,6 @@ static uint64_t answer_to(int worker, uint64_t nonce)
 
 static void served_inline(void **state)
 {
-    (void)state;
     for (int i = 0; i < 3 * MEMBERS; i++) {
         await_parked(i % MEMBERS);
         assert_int_equal(answer_to(i % MEMBERS, 1), 101);
@@ -286,7 +269,6 @@ static void served_inline(void **state)
 /* A read_paused session notices a hang-up, and leaves data unread until it is woken. */
 static void who_is_deaf(void **state)
 {
-    (void)state;
     struct message_ping message = {.nonce = 9};
     struct error error;
     bool ready = false;
@@ -323,7 +305,6 @@ static size_t send_some(struct connection *connection, size_t first, size_t coun
 /* Part of a request is in the buffer: no rest until all of it is there. */
 static void half_a_request_is_no_rest(void **state)
 {
-    (void)state;
     struct connection *connection = channels[3].connection;
     const struct message_ping message = {.nonce = 11};
     const struct outgoing ping = {.type = MESSAGE_ping, .request = 300, .message = &message, .more = true};
@@ -347,7 +328,6 @@ static void half_a_request_is_no_rest(void **state)
 /* What came with the last request, complete and perhaps decrypted, is answered before the session rests. */
 static void requests_that_come_together(void **state)
 {
-    (void)state;
     struct message_ping message = {.nonce = 13};
     struct error error;
     await_parked(5);
@@ -381,7 +361,6 @@ static void *come_and_ping(void *context)
 
 static void a_stampede(void **state)
 {
-    (void)state;
     static struct channel crowd[CROWD];
     pthread_t threads[CROWD];
     slow_clock_begin(); /* by it, a handshake that makes no progress while others wait is cut after 2 s */

@@ -5,15 +5,10 @@
  * Linked with --wrap (see the Makefile). Leaks, and use of memory that was not allocated, are found by the sanitizers.
  */
 #include "net/connection.h"
+#include "tests/check.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -147,7 +142,6 @@ static char folder[64], key[96];
 
 static int make_key(void **state)
 {
-    (void)state;
     struct error error;
     loopback_make_folder(folder);
     snprintf(key, sizeof key, "%s/fleet.key", folder);
@@ -159,7 +153,6 @@ static int make_key(void **state)
 
 static int remove_key(void **state)
 {
-    (void)state;
     loopback_remove_folder(folder);
     return 0;
 }
@@ -275,32 +268,28 @@ static void try_all(enum kind kind, const char *name)
     assert_int_equal(atomic_load(&deadlines_met), 0);
 }
 
-static void test_allocations(void **state)
+TEST(test_allocations)
 {
-    (void)state;
     try_all(ALLOCATION, "allocations");
 }
 
-static void test_receiving(void **state)
+TEST(test_receiving)
 {
-    (void)state;
     try_all(RECEIVE, "receiving");
 }
 
-static void test_sending(void **state)
+TEST(test_sending)
 {
-    (void)state;
     try_all(SEND, "sending");
 }
 
 /* A signal, or a socket that is not ready after all, ends nothing: the call is repeated. */
-static void test_interruptions(void **state)
+TEST(test_interruptions)
 {
     static const int reasons[] = {EINTR, EAGAIN};
     struct test_random dice = test_random_begin("interruptions");
     struct credentials *server_key;
     struct error error;
-    (void)state;
     assert_true(credentials_load(&server_key, key, &error));
     fail_calls(SEND, 0, 0);
     assert_true(converse(server_key, &error));
@@ -320,14 +309,13 @@ static void test_interruptions(void **state)
 }
 
 /* A member's key is loaded together with what it trusts, or not at all. */
-static void test_keys_of_members(void **state)
+TEST(test_keys_of_members)
 {
     const struct member worker = {MEMBER_WORKER, 1};
     struct credentials *credentials;
     struct error error;
     char authority[96], path[96];
     long calls;
-    (void)state;
     snprintf(authority, sizeof authority, "%s/ca", folder);
     snprintf(path, sizeof path, "%s/worker.key", folder);
     assert_true(credentials_create_authority(authority, &error));
@@ -356,9 +344,8 @@ static int next_number(void)
 }
 
 /* A lookup without memory says so, and the next one is well. */
-static void test_lookups(void **state)
+TEST(test_lookups)
 {
-    (void)state;
     const struct address address = {.host = "localhost", .port = 22};
     const int unused = next_number();
     struct endpoints endpoints;
@@ -377,14 +364,13 @@ static void test_lookups(void **state)
 }
 
 /* Keys are made, or there is none, and it says why; so it is with what browsers are shown. */
-static void test_making_keys(void **state)
+TEST(test_making_keys)
 {
     const struct member worker = {MEMBER_WORKER, 1};
     struct error error;
     char authority[96], path[96];
     const int unused = next_number();
     int failures = 0;
-    (void)state;
     snprintf(authority, sizeof authority, "%s/makers", folder);
     snprintf(path, sizeof path, "%s/made.key", folder);
     assert_true(credentials_create_authority(authority, &error));
@@ -418,12 +404,11 @@ static void test_making_keys(void **state)
 }
 
 /* A session of a browser is there or not. */
-static void test_sessions_of_browsers(void **state)
+TEST(test_sessions_of_browsers)
 {
     struct web_keys *keys;
     struct web_session *session = NULL;
     struct error error;
-    (void)state;
     assert_true(web_keys_load(&keys, key, key, &error));
     long n = 1;
     for (; !session; n++) {
@@ -443,7 +428,7 @@ static struct hello_identity say_nothing(const void *context)
 }
 
 /* A listener that there is no memory for is none, and listens on nothing. */
-static void test_listeners(void **state)
+TEST(test_listeners)
 {
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     const struct listener_options options = {.host = "127.0.0.1",
@@ -453,7 +438,6 @@ static void test_listeners(void **state)
                                              .members = 8,
                                              .expected = 4};
     const int unused = next_number();
-    (void)state;
     for (long n = 1; n < 5; n++) { /* the listener, its places, its handshake queue and its accept queue */
         struct listener *listener = (void *)&lock;
         struct error error = {""};
@@ -469,11 +453,10 @@ static void test_listeners(void **state)
 }
 
 /* A message that there is no memory for ends a call with words, and the channel goes on with the next one. */
-static void test_messages(void **state)
+TEST(test_messages)
 {
     struct error error;
     int ends[2];
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct connection *here, *there;
         struct channel ours, theirs;
@@ -506,17 +489,5 @@ static void test_messages(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_receiving),
-        cmocka_unit_test(test_sending),
-        cmocka_unit_test(test_interruptions),
-        cmocka_unit_test(test_keys_of_members),
-        cmocka_unit_test(test_lookups),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_making_keys),
-        cmocka_unit_test(test_sessions_of_browsers),
-        cmocka_unit_test(test_listeners),
-    };
-    return cmocka_run_group_tests(tests, make_key, remove_key);
+    return check_run(make_key, remove_key);
 }

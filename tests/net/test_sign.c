@@ -1,17 +1,11 @@
 /* `trainer sign`: the signature beside each file verifies, and if anything is wrong nothing is written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <sys/stat.h>
 
 #include "base/cli/commands.h"
 #include "base/file.h"
 #include "net/operator_key.h"
 #include "tests/net/loopback.h"
+#include "tests/check.h"
 
 static char folder[64];
 static const char *key_path;
@@ -20,7 +14,6 @@ static int begin(void **state)
 {
     static char path[160];
     struct error error;
-    (void)state;
     loopback_make_folder(folder);
     snprintf(path, sizeof path, "%s", loopback_file(folder, "operator.key"));
     key_path = path;
@@ -29,7 +22,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     loopback_remove_folder(folder);
     return 0;
 }
@@ -83,10 +75,9 @@ static bool has_signature(const char *path)
 }
 
 /* Each file separately, under its name or the given comment. */
-static void files_are_signed(void **state)
+TEST(files_are_signed)
 {
     const char *const files[] = {write_text("one", "1"), write_text("two", "2")};
-    (void)state;
     assert_int_equal(run(key_path, NULL, files, 2), COMMAND_DONE);
     assert_signed(files[0], "one");
     assert_signed(files[1], "two");
@@ -104,12 +95,11 @@ static void files_are_signed(void **state)
 }
 
 /* Stops at the first failure, which gets no signature. */
-static void what_fails(void **state)
+TEST(what_fails)
 {
     static char deep[5000];
     const char *const missing[] = {loopback_file(folder, "none"), write_text("behind", "3")};
     const char *const lonely[] = {write_text("three", "3")}, *const path[] = {deep};
-    (void)state;
     memset(deep, 'x', sizeof deep - 1);
     assert_int_equal(run(key_path, NULL, missing, 2), COMMAND_FAILED);
     assert_false(has_signature(missing[0]) || has_signature(missing[1]));
@@ -127,9 +117,5 @@ static void what_fails(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_are_signed),
-        cmocka_unit_test(what_fails),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
+    return check_run(begin, end);
 }

@@ -1,12 +1,6 @@
 /* Whom TLS admits: fleet keys, authorities, roles, dates, plain text; and that each refusal says whom and why. */
 #include "net/connection.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <poll.h>
 #include <sodium.h>
@@ -19,16 +13,14 @@
 #include "tests/net/keys.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
+#include "tests/system.h"
 
 /* The date, which may be another than today. */
 static time_t ahead_s;
 
-time_t __real_time(time_t *now);
-time_t __wrap_time(time_t *now);
-
-time_t __wrap_time(time_t *now)
+time_t time(time_t *now)
 {
-    const time_t then = __real_time(NULL) + ahead_s;
+    const time_t then = SYSTEM(time)(NULL) + ahead_s;
     if (now) {
         *now = then;
     }
@@ -118,9 +110,8 @@ static void assert_refused(struct attempt attempt, const char *client_says, cons
     }
 }
 
-static void same_fleet_key(void **state)
+TEST(same_fleet_key)
 {
-    (void)state;
     struct attempt attempt = try("a.key", "a.key", ps0);
     assert_well(attempt);
     assert_int_equal(attempt.client_sees.role, MEMBER_NONE);
@@ -129,16 +120,14 @@ static void same_fleet_key(void **state)
                 strcmp(attempt.cipher, "TLS1-3-CHACHA20-POLY1305-SHA256") == 0);
 }
 
-static void other_fleet_key(void **state)
+TEST(other_fleet_key)
 {
-    (void)state;
     assert_refused(try("b.key", "a.key", ps0), "its fleet key differs", NULL);
 }
 
 /* The two keys of a rotation: a member with both talks to members with either. */
-static void rotated_fleet_key(void **state)
+TEST(rotated_fleet_key)
 {
-    (void)state;
     assert_int_equal(link(file("a.key"), file("phase.key")), 0);
     assert_refused(try("b.key", "phase.key", ps0), "its fleet key differs", NULL);
     assert_int_equal(link(file("b.key"), file("phase.key.next")), 0);
@@ -151,9 +140,8 @@ static void rotated_fleet_key(void **state)
     assert_well(try("new.key", "phase.key", ps0));
 }
 
-static void named_members(void **state)
+TEST(named_members)
 {
-    (void)state;
     struct attempt attempt = try("worker1.key", "ps0.key", ps0);
     assert_well(attempt);
     assert_int_equal(attempt.client_sees.role, MEMBER_PS);
@@ -168,33 +156,29 @@ static void named_members(void **state)
     assert_int_equal(attempt.server_sees.role, MEMBER_OPERATOR);
 }
 
-static void wrong_role_or_index(void **state)
+TEST(wrong_role_or_index)
 {
-    (void)state;
     struct attempt attempt = try("worker1.key", "worker1.key", ps0);
     assert_refused(attempt, "its certificate is for worker:1, but we expect ps:0", NULL);
     assert_non_null(strstr(attempt.first_read.text, "does not accept our certificate for this role"));
     assert_refused(try("worker1.key", "ps0.key", ps1), "its certificate is for ps:0, but we expect ps:1", NULL);
 }
 
-static void other_authority(void **state)
+TEST(other_authority)
 {
-    (void)state;
     assert_refused(try("stranger.key", "ps0.key", ps0), "not signed by the authority that we trust", "not signed by");
     assert_refused(try("a.key", "ps0.key", ps0), "its fleet key differs", "not signed by");
 }
 
-static void expired(void **state)
+TEST(expired)
 {
-    (void)state;
     assert_refused(try("worker1.key", "expired.key", ps0), "its certificate expired on ", NULL);
     assert_refused(try("expired.key", "ps0.key", ps0), "our certificate is expired", "its certificate expired on ");
 }
 
 /* With the date, for it may be a clock that is wrong. */
-static void dates_are_told(void **state)
+TEST(dates_are_told)
 {
-    (void)state;
     enum { DAY = 86400 };
     struct error error;
     char words[96];
@@ -215,9 +199,8 @@ static void dates_are_told(void **state)
 }
 
 /* With a fleet key clocks do not matter, however wrong they are. */
-static void a_fleet_key_has_no_dates(void **state)
+TEST(a_fleet_key_has_no_dates)
 {
-    (void)state;
     ahead_s = -(time_t)30 * 365 * 86400;
     const struct attempt attempt = try("a.key", "a.key", ps0);
     ahead_s = 0;
@@ -225,9 +208,8 @@ static void a_fleet_key_has_no_dates(void **state)
 }
 
 /* A name is one that fits, whole. */
-static void common_names(void **state)
+TEST(common_names)
 {
-    (void)state;
     struct credentials *credentials = load("worker1.key"), *pinned = load("a.key");
     char name[32] = "";
     assert_true(tls_common_name(&credentials->own, name, sizeof name));
@@ -242,9 +224,8 @@ static void common_names(void **state)
     credentials_free(pinned);
 }
 
-static void plain_text(void **state)
+TEST(plain_text)
 {
-    (void)state;
     assert_refused(try(NULL, "a.key", ps0), "speaks TLS, but this side was started with --insecure",
                    "speaks plain text, but this side TLS");
     assert_refused(try("a.key", NULL, ps0), "speaks plain text", NULL);
@@ -271,9 +252,8 @@ static void write_file(const char *path, const char *text, size_t size)
     chmod(path, 0600);
 }
 
-static void damaged_files(void **state)
+TEST(damaged_files)
 {
-    (void)state;
     char text[8192];
     FILE *stream = fopen(file("a.key"), "r");
     size_t size = fread(text, 1, sizeof text, stream);
@@ -316,9 +296,8 @@ static bool passes(const char *from, const char *to)
 }
 
 /* As specified in net/PROTOCOL.md for other implementations. */
-static void a_pass_is_made_as_documented(void **state)
+TEST(a_pass_is_made_as_documented)
 {
-    (void)state;
     static const char text[] = "trainer: key of handshake tokens";
     static const uint8_t secret[32] = {1, 2, 3};
     struct handshake_token_keys keys = {.count = 0};
@@ -337,9 +316,8 @@ static void a_pass_is_made_as_documented(void **state)
 }
 
 /* A pass distinguishes those with the key, or a key of the same authority, from all others; also while keys change. */
-static void passes_of_members(void **state)
+TEST(passes_of_members)
 {
-    (void)state;
     struct error error;
     assert_true(passes("a.key", "a.key"));
     assert_false(passes("b.key", "a.key"));
@@ -354,9 +332,8 @@ static void passes_of_members(void **state)
 }
 
 /* Nothing that a connection shows makes tokens: neither a certificate, the authority's included, nor a public key. */
-static void what_is_public_makes_no_tokens(void **state)
+TEST(what_is_public_makes_no_tokens)
 {
-    (void)state;
     static const char *const names[] = {"a.key", "ps0.key"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct credentials *credentials = load(names[i]);
@@ -378,9 +355,8 @@ static void what_is_public_makes_no_tokens(void **state)
 }
 
 /* No more keys than there is room for, and without any a pass is nobody's. */
-static void keys_of_passes(void **state)
+TEST(keys_of_passes)
 {
-    (void)state;
     struct handshake_token_keys *keys = calloc(1, sizeof *keys);
     uint8_t pass[HANDSHAKE_TOKEN_SIZE], other[HANDSHAKE_TOKEN_SIZE];
     handshake_token_make(keys, pass);
@@ -401,9 +377,8 @@ static void keys_of_passes(void **state)
 }
 
 /* Members with keys of an authority are told apart by them, and a fleet key tells nobody apart. */
-static void identities(void **state)
+TEST(identities)
 {
-    (void)state;
     struct credentials *worker = load("worker1.key"), *again = load("worker1.key"), *ps = load("ps0.key");
     struct credentials *fleet = load("a.key");
     assert_true(credentials_identity(worker) != 0);
@@ -433,9 +408,8 @@ static void *call(void *context)
 }
 
 /* It is the first thing that a client sends. */
-static void hello_has_the_pass(void **state)
+TEST(hello_has_the_pass)
 {
-    (void)state;
     struct loopback server = {.listener = -1};
     struct caller caller = {.credentials = load("a.key")};
     struct credentials *other = load("b.key");
@@ -463,25 +437,5 @@ static void hello_has_the_pass(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_fleet_key),
-        cmocka_unit_test(other_fleet_key),
-        cmocka_unit_test(rotated_fleet_key),
-        cmocka_unit_test(named_members),
-        cmocka_unit_test(wrong_role_or_index),
-        cmocka_unit_test(other_authority),
-        cmocka_unit_test(expired),
-        cmocka_unit_test(dates_are_told),
-        cmocka_unit_test(a_fleet_key_has_no_dates),
-        cmocka_unit_test(common_names),
-        cmocka_unit_test(plain_text),
-        cmocka_unit_test(damaged_files),
-        cmocka_unit_test(passes_of_members),
-        cmocka_unit_test(what_is_public_makes_no_tokens),
-        cmocka_unit_test(keys_of_passes),
-        cmocka_unit_test(identities),
-        cmocka_unit_test(hello_has_the_pass),
-        cmocka_unit_test(a_pass_is_made_as_documented),
-    };
-    return cmocka_run_group_tests(tests, make_keys, remove_keys);
+    return check_run(make_keys, remove_keys);
 }

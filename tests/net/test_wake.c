@@ -3,19 +3,15 @@
  * at a time. The test's own clock advances by what poll waits.
  */
 #include "net/socket.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <errno.h>
 #include <math.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "tests/own_clock.h"
+#include "tests/system.h"
 
 static struct {
     bool mine; /* otherwise the system's */
@@ -25,20 +21,15 @@ static struct {
     int longest_ms;
 } script;
 
-int __real_poll(struct pollfd *waits, nfds_t count, int timeout_ms);
-int __wrap_poll(struct pollfd *waits, nfds_t count, int timeout_ms);
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-int __wrap_poll(struct pollfd *waits, nfds_t count, int timeout_ms)
+int poll(struct pollfd *waits, nfds_t count, int timeout_ms)
 {
     if (!script.mine) {
-        return __real_poll(waits, count, timeout_ms);
+        return SYSTEM(poll)(waits, count, timeout_ms);
     }
     script.calls++;
     assert_true(timeout_ms >= 0); /* a wait with a deadline is never for ever */
     script.longest_ms = timeout_ms > script.longest_ms ? timeout_ms : script.longest_ms;
-    const int ready = __real_poll(waits, count, 0);
+    const int ready = SYSTEM(poll)(waits, count, 0);
     if (ready != 0) {
         return ready;
     }
@@ -53,9 +44,9 @@ int __wrap_poll(struct pollfd *waits, nfds_t count, int timeout_ms)
     return 0;
 }
 
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
-    return script.mine ? script.now_s : __real_clock_monotonic_s();
+    return script.mine ? script.now_s : system_clock_s();
 }
 
 static void begin(double now_s)
@@ -68,14 +59,12 @@ static void begin(double now_s)
 
 static int end(void **state)
 {
-    (void)state;
     script.mine = false;
     return 0;
 }
 
-static void a_deadline_is_met(void **state)
+TEST_WITH(a_deadline_is_met, NULL, end)
 {
-    (void)state;
     begin(100);
     assert_int_equal(wake_wait(-1, 0, NULL, 100.5), WAKE_TIMEOUT);
     assert_true(script.now_s >= 100.5 && script.now_s < 100.502);
@@ -91,9 +80,8 @@ static void a_deadline_is_met(void **state)
 }
 
 /* Neither a signal nor a poll that returns too early ends a wait; nor does a wait too long for poll. */
-static void nothing_else_ends_it(void **state)
+TEST_WITH(nothing_else_ends_it, NULL, end)
 {
-    (void)state;
     begin(100);
     script.interrupted = 3;
     assert_int_equal(wake_wait(-1, 0, NULL, 101), WAKE_TIMEOUT);
@@ -111,9 +99,8 @@ static void nothing_else_ends_it(void **state)
 }
 
 /* Says which of the two it was; the wake comes first. */
-static void what_ended_it(void **state)
+TEST_WITH(what_ended_it, NULL, end)
 {
-    (void)state;
     struct wake wake;
     struct error error;
     int ends[2];
@@ -150,11 +137,10 @@ static void what_ended_it(void **state)
 }
 
 /* Its descriptor is free again afterwards; destroying it twice, or an empty one, is fine. */
-static void nothing_is_left_open(void **state)
+TEST_WITH(nothing_is_left_open, NULL, end)
 {
     struct wake wake, next;
     struct error error;
-    (void)state;
     assert_true(wake_create(&wake, &error));
     const int fd = wake.fd;
     wake_destroy(&wake);
@@ -169,11 +155,5 @@ static void nothing_is_left_open(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_deadline_is_met, end),
-        cmocka_unit_test_teardown(nothing_else_ends_it, end),
-        cmocka_unit_test_teardown(what_ended_it, end),
-        cmocka_unit_test_teardown(nothing_is_left_open, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,22 +1,17 @@
 /* The API over a real server and client: known values come as JSON, unknown ones as null, and the end is announced. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/clock.h"
 #include "base/text/json.h"
 #include "net/socket.h"
 #include "observe/api.h"
 #include "observe/top/top.h"
+#include "tests/check.h"
 
 struct world {
     struct board board;
@@ -99,7 +94,7 @@ static const cJSON *at(const cJSON *tree, const char *one, const char *other)
     return value;
 }
 
-static void test_what_is_not_known_is_null(void **state)
+TEST_WITH(test_what_is_not_known_is_null, begin, end)
 {
     struct world *world = *state;
     cJSON *tree = ask(world, "/api/status");
@@ -139,7 +134,7 @@ static void fill(struct world *world)
     strcpy(rollout->diff[rollout->diff_count++], "train.batch_size: 50 -> 100");
 }
 
-static void test_what_is_known_is_told(void **state)
+TEST_WITH(test_what_is_known_is_told, begin, end)
 {
     struct world *world = *state;
     fill(world); /* no request is in progress */
@@ -160,7 +155,7 @@ static void test_what_is_known_is_told(void **state)
     cJSON_Delete(tree);
 }
 
-static void test_history_and_events_since(void **state)
+TEST_WITH(test_history_and_events_since, begin, end)
 {
     struct world *world = *state;
     float values[HISTORY_SERIES] = {0.5F};
@@ -191,7 +186,7 @@ static bool weights(void *context, char **json, size_t *size)
     return *has && (*json = strdup("{}"));
 }
 
-static void test_extras_are_listed_and_made_when_asked(void **state)
+TEST_WITH(test_extras_are_listed_and_made_when_asked, begin, end)
 {
     struct world *world = *state;
     bool has = true;
@@ -204,7 +199,7 @@ static void test_extras_are_listed_and_made_when_asked(void **state)
     is_refused(world, "/api/weights", "404");
 }
 
-static void test_a_run_that_stands_still_is_not_healthy(void **state)
+TEST_WITH(test_a_run_that_stands_still_is_not_healthy, begin, end)
 {
     struct world *world = *state;
     struct error error;
@@ -237,7 +232,7 @@ static void read_all(int fd, char *text, size_t room)
     text[size] = '\0';
 }
 
-static void test_a_stream_hears_how_it_ended(void **state)
+TEST_WITH(test_a_stream_hears_how_it_ended, begin, end)
 {
     static const char request[] = "GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
     static char text[1 << 16];
@@ -266,13 +261,5 @@ static void test_a_stream_hears_how_it_ended(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_what_is_not_known_is_null, begin, end),
-        cmocka_unit_test_setup_teardown(test_what_is_known_is_told, begin, end),
-        cmocka_unit_test_setup_teardown(test_history_and_events_since, begin, end),
-        cmocka_unit_test_setup_teardown(test_extras_are_listed_and_made_when_asked, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_run_that_stands_still_is_not_healthy, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_stream_hears_how_it_ended, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,10 +1,4 @@
 /* History: seconds, the whole run in buckets that widen, and a file that may be damaged. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +8,7 @@
 #include <unistd.h>
 
 #include "observe/board.h"
+#include "tests/check.h"
 
 static const double BEGIN = 1790000000;
 
@@ -36,10 +31,9 @@ static void create(struct history *history)
     assert_int_equal(history_series(history, "loss"), 0);
 }
 
-static void test_the_last_hour_is_kept_second_by_second(void **state)
+TEST(test_the_last_hour_is_kept_second_by_second)
 {
     struct history history;
-    (void)state;
     create(&history);
     fill(&history, HISTORY_RECENT + 100);
     assert_int_equal(history.recent.count, HISTORY_RECENT);
@@ -49,12 +43,11 @@ static void test_the_last_hour_is_kept_second_by_second(void **state)
     history_destroy(&history);
 }
 
-static void test_the_whole_run_is_kept_in_buckets_that_widen(void **state)
+TEST(test_the_whole_run_is_kept_in_buckets_that_widen)
 {
     struct history history;
     const int seconds = 5 * HISTORY_WHOLE;
     int counted = 0;
-    (void)state;
     create(&history);
     fill(&history, seconds);
     assert_true(history.whole.count <= HISTORY_WHOLE && history.whole.count > HISTORY_WHOLE / 2);
@@ -72,11 +65,10 @@ static void test_the_whole_run_is_kept_in_buckets_that_widen(void **state)
     history_destroy(&history);
 }
 
-static void test_gaps_and_clocks_that_go_back(void **state)
+TEST(test_gaps_and_clocks_that_go_back)
 {
     struct history history;
     float values[HISTORY_SERIES] = {0};
-    (void)state;
     create(&history);
     fill(&history, 3);
     history_add(&history, BEGIN + 1e8, 40, values); /* three years later */
@@ -88,11 +80,10 @@ static void test_gaps_and_clocks_that_go_back(void **state)
     history_destroy(&history);
 }
 
-static void test_names_beyond_the_room_for_them(void **state)
+TEST(test_names_beyond_the_room_for_them)
 {
     struct history history;
     char name[16];
-    (void)state;
     create(&history);
     for (int i = 2; i < HISTORY_SERIES; i++) {
         snprintf(name, sizeof name, "s%d", i);
@@ -110,13 +101,12 @@ static void save(const struct history *history, char path[64])
 }
 
 /* Names are stored in JSON unescaped. */
-static void test_names_are_plain(void **state)
+TEST(test_names_are_plain)
 {
     struct history history, again;
     struct error error;
     char path[64];
     bool damaged;
-    (void)state;
     create(&history);
     assert_int_equal(history_series(&history, "metric:roc_auc"), 2);
     assert_int_equal(history_series(&history, "a\"b"), -1);
@@ -132,13 +122,12 @@ static void test_names_are_plain(void **state)
     history_destroy(&again);
 }
 
-static void test_the_file_brings_all_of_it_back(void **state)
+TEST(test_the_file_brings_all_of_it_back)
 {
     struct history history, again;
     struct error error;
     char path[64];
     bool damaged;
-    (void)state;
     create(&history);
     fill(&history, HISTORY_RECENT + 500);
     save(&history, path);
@@ -159,14 +148,13 @@ static void test_the_file_brings_all_of_it_back(void **state)
     history_destroy(&again);
 }
 
-static void test_no_damage_goes_unseen(void **state)
+TEST(test_no_damage_goes_unseen)
 {
     struct history history, again;
     struct error error;
     struct stat status;
     char path[64];
     bool damaged;
-    (void)state;
     create(&history);
     fill(&history, 5);
     save(&history, path);
@@ -196,14 +184,5 @@ static void test_no_damage_goes_unseen(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_last_hour_is_kept_second_by_second),
-        cmocka_unit_test(test_the_whole_run_is_kept_in_buckets_that_widen),
-        cmocka_unit_test(test_gaps_and_clocks_that_go_back),
-        cmocka_unit_test(test_names_beyond_the_room_for_them),
-        cmocka_unit_test(test_names_are_plain),
-        cmocka_unit_test(test_the_file_brings_all_of_it_back),
-        cmocka_unit_test(test_no_damage_goes_unseen),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,34 +1,29 @@
 /* Which metrics there are, when and under which names; and what a process uses of its machine. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-#include <cmocka.h>
-
+#include "tests/system.h"
 #include "observe/board.h"
 #include "observe/metrics.h"
 #include "base/process/usage.h"
+#include "tests/check.h"
 
 static struct board board;
 static double now_s = 1000, gpu_s;
 static int gpus;
 
-/* The clock is the test's. */
-double __wrap_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void)
+/* The clocks are the test's. */
+int clock_gettime(clockid_t clock, struct timespec *now)
 {
-    return now_s;
-}
-
-double __wrap_clock_wall_s(void);
-double __wrap_clock_wall_s(void)
-{
-    return 1e9 + now_s;
+    if (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME) {
+        return SYSTEM(clock_gettime)(clock, now);
+    }
+    const double seconds = clock == CLOCK_REALTIME ? 1e9 + now_s : now_s;
+    *now = (struct timespec){(time_t)seconds, lround((seconds - floor(seconds)) * 1e9)};
+    return 0;
 }
 
 static double seconds_of_gpus(int *count)
@@ -40,14 +35,12 @@ static double seconds_of_gpus(int *count)
 static int begin(void **state)
 {
     struct error error;
-    (void)state;
     gpus = 0;
     return board_create(&board, "ps", 0, "/runs/digits", &error) ? 0 : -1;
 }
 
 static int end(void **state)
 {
-    (void)state;
     process_watch_gpus(NULL);
     board_destroy(&board);
     return 0;
@@ -73,9 +66,8 @@ static void has(const char *text, const char *line)
     }
 }
 
-static void test_who_is_waited_for(void **state)
+TEST_WITH(test_who_is_waited_for, begin, end)
 {
-    (void)state;
     assert_null(strstr(written(true), "trainer_waiting{"));
     struct board_numbers *numbers = board_lock(&board);
     snprintf(numbers->waiting_for, sizeof numbers->waiting_for, "worker 3 (\"c\":2222)");
@@ -89,9 +81,8 @@ static void test_who_is_waited_for(void **state)
     has(text, "trainer_waited_seconds_total 42");
 }
 
-static void test_pushes_by_what_became_of_them(void **state)
+TEST_WITH(test_pushes_by_what_became_of_them, begin, end)
 {
-    (void)state;
     struct board_numbers *numbers = board_lock(&board);
     numbers->pushed = 40;
     numbers->stale = 3;
@@ -103,9 +94,8 @@ static void test_pushes_by_what_became_of_them(void **state)
     has(text, "trainer_pushes_dropped_total{cause=\"not_finite\"} 1");
 }
 
-static void test_a_rollout_and_checkpoints(void **state)
+TEST_WITH(test_a_rollout_and_checkpoints, begin, end)
 {
-    (void)state;
     assert_null(strstr(written(true), "trainer_rollout_phase"));
     assert_null(strstr(written(true), "trainer_checkpoint_step"));
     struct board_numbers *numbers = board_lock(&board);
@@ -126,9 +116,8 @@ static void test_a_rollout_and_checkpoints(void **state)
     has(text, "trainer_checkpoint_write_seconds 0.25");
 }
 
-static void test_gpus(void **state)
+TEST_WITH(test_gpus, begin, end)
 {
-    (void)state;
     board_tick(&board);
     assert_null(strstr(written(true), "trainer_gpu"));
     assert_true(isnan(board.gpu_percent));
@@ -148,10 +137,9 @@ static void test_gpus(void **state)
 }
 
 /* Measured once a second, however often it is queried. */
-static void test_the_load_that_members_tell(void **state)
+TEST_WITH(test_the_load_that_members_tell, begin, end)
 {
     struct process_load load;
-    (void)state;
     process_watch_gpus(seconds_of_gpus);
     gpus = 1;
     gpu_s = 20;
@@ -173,12 +161,5 @@ static void test_the_load_that_members_tell(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_who_is_waited_for, begin, end),
-        cmocka_unit_test_setup_teardown(test_pushes_by_what_became_of_them, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_rollout_and_checkpoints, begin, end),
-        cmocka_unit_test_setup_teardown(test_gpus, begin, end),
-        cmocka_unit_test_setup_teardown(test_the_load_that_members_tell, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -2,13 +2,6 @@
 #ifndef TESTS_PS_RUNNING_H
 #define TESTS_PS_RUNNING_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,8 +15,8 @@
 #include "ps/job/job.h"
 #include "ps/server.h"
 #include "ps/store/store.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
+#include "tests/check.h"
 
 /* --- The test's own ps, on a thread --- */
 

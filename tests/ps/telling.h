@@ -5,19 +5,13 @@
 #ifndef TESTS_PS_TELLING_H
 #define TESTS_PS_TELLING_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "ps/identity.h"
 #include "tests/worker/remote/fake_member.h"
+#include "tests/check.h"
 
 enum { TELLING_PS = 2, TELLING_MOST = 8 };
 

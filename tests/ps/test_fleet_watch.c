@@ -1,8 +1,8 @@
 /* A thread that queries all members' state, and what it last heard. */
 #include "tests/ps/telling.h"
+#include "tests/check.h"
 
 #include "ps/status.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
 
 enum { ROOM = 8 };
@@ -26,9 +26,8 @@ static void start(void)
     telling.identity.hello.member = (struct member){MEMBER_WORKER, 0};
 }
 
-static void what_was_heard_last_is_told(void **state)
+TEST(what_was_heard_last_is_told)
 {
-    (void)state;
     start();
     telling.says[0].statuses[0].global_step = 40;
     struct fleet_watch *watch = begin();
@@ -46,9 +45,8 @@ static void what_was_heard_last_is_told(void **state)
     telling_end();
 }
 
-static void it_asks_each_second(void **state)
+TEST(it_asks_each_second)
 {
-    (void)state;
     start();
     const double began_s = story_s();
     struct fleet_watch *watch = begin();
@@ -73,10 +71,9 @@ static double ends_unanswered(int *count)
     return took_s;
 }
 
-static void nothing_was_heard_at_first(void **state)
+TEST(nothing_was_heard_at_first)
 {
     int count;
-    (void)state;
     for (int tries = 0; ends_unanswered(&count) > 1.5; tries++) { /* the watch itself waits for 2 s */
         assert_in_range(tries, 0, 30);
     }
@@ -84,11 +81,10 @@ static void nothing_was_heard_at_first(void **state)
     fleet_watch_destroy(NULL);
 }
 
-static void a_list_that_makes_no_sense_is_refused(void **state)
+TEST(a_list_that_makes_no_sense_is_refused)
 {
     struct fleet_watch *watch;
     struct error error;
-    (void)state;
     start();
     char *kept = telling.config.cluster.ps_hosts.items[1];
     telling.config.cluster.ps_hosts.items[1] = (char *)(uintptr_t) "nowhere at all";
@@ -100,11 +96,5 @@ static void a_list_that_makes_no_sense_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_heard_last_is_told),
-        cmocka_unit_test(it_asks_each_second),
-        cmocka_unit_test(nothing_was_heard_at_first),
-        cmocka_unit_test(a_list_that_makes_no_sense_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,19 +1,14 @@
 /* Where a member finds its key, which keys it refuses, and what it says about itself. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/log.h"
 #include "base/process/program.h"
 #include "base/version.h"
 #include "ps/identity.h"
 #include "tests/net/loopback.h"
+#include "tests/check.h"
 
 static char folder[64], config_path[96];
 static const struct member ps0 = {MEMBER_PS, 0}, worker1 = {MEMBER_WORKER, 1};
@@ -28,7 +23,6 @@ static const char *file(const char *name)
 
 static int set_up(void **state)
 {
-    (void)state;
     struct error error;
     const char *text = "{\"fleet\":{\"name\":\"north\",\"version\":6},\"cluster\":{\"lease_secs\":4}}";
     log_setup(LOG_TEXT, LOG_ERROR);
@@ -43,7 +37,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     config_free(&config);
     loopback_remove_folder(folder);
     return 0;
@@ -60,9 +53,8 @@ static void refused(const char *words)
     identity_destroy(&identity);
 }
 
-static void the_key_lies_beside_the_config(void **state)
+TEST(the_key_lies_beside_the_config)
 {
-    (void)state;
     struct identity identity;
     struct error error;
     char wanted[192];
@@ -80,9 +72,8 @@ static void the_key_lies_beside_the_config(void **state)
 }
 
 /* Without a folder in the config's path it is the current one; likewise without a config. */
-static void the_key_lies_in_the_current_folder(void **state)
+TEST(the_key_lies_in_the_current_folder)
 {
-    (void)state;
     struct identity identity;
     struct error error;
     char before[4096];
@@ -105,9 +96,8 @@ static void the_key_lies_in_the_current_folder(void **state)
     identity_destroy(&identity);
 }
 
-static void a_key_of_another_member_is_refused(void **state)
+TEST(a_key_of_another_member_is_refused)
 {
-    (void)state;
     struct identity identity;
     struct error error;
     assert_true(credentials_create_authority(folder, &error));
@@ -127,9 +117,8 @@ static void a_key_of_another_member_is_refused(void **state)
     config.security.fleet_key = usual;
 }
 
-static void what_it_says_follows_its_versions(void **state)
+TEST(what_it_says_follows_its_versions)
 {
-    (void)state;
     struct identity identity;
     struct error error;
     struct config plain = config;
@@ -172,9 +161,8 @@ static void what_it_says_follows_its_versions(void **state)
 }
 
 /* A short lease is no reason to give up a connection within a moment. */
-static void silence_is_borne_for_two_seconds_at_least(void **state)
+TEST(silence_is_borne_for_two_seconds_at_least)
 {
-    (void)state;
     struct identity identity = {.hello.lease_ms = 100};
     assert_true(identity_idle_timeout_s(&identity) == 2);
     identity.hello.lease_ms = 2001;
@@ -183,12 +171,5 @@ static void silence_is_borne_for_two_seconds_at_least(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_key_lies_beside_the_config),
-        cmocka_unit_test(the_key_lies_in_the_current_folder),
-        cmocka_unit_test(a_key_of_another_member_is_refused),
-        cmocka_unit_test(what_it_says_follows_its_versions),
-        cmocka_unit_test(silence_is_borne_for_two_seconds_at_least),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return check_run(set_up, tear_down);
 }

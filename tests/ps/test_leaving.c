@@ -51,7 +51,6 @@ static void end_job(int client, enum job_state state)
 /* Whoever stops it then does not change how the job ended. */
 static void a_job_that_is_over_is_not_interrupted(void **state)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const bool failed = i == 0;
         begin(nothing);
@@ -71,7 +70,6 @@ static void a_job_that_is_over_is_not_interrupted(void **state)
 /* Into another version of the config, or for good; a signal has precedence. */
 static void a_rollout_ends_it(void **state)
 {
-    (void)state;
     begin(nothing);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     atomic_store(&shown->shutdown_mode, SHUTDOWN_RESTART);
@@ -95,7 +93,6 @@ static void a_rollout_ends_it(void **state)
 /* An operator who stops all members at once wants a last checkpoint, for which worker 0 needs the ps. */
 static void it_leaves_after_the_chief(void **state)
 {
-    (void)state;
     begin((struct config_setting){"leave_secs", "30"});
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     welcome(1, MEMBER_WORKER, 1, 1, NULL);

@@ -1,5 +1,6 @@
 /* A whole ps, over plain TCP: whom it admits, with how many connections each, and how long it stays. */
 #include "tests/ps/running.h"
+#include "tests/check.h"
 
 static void refused(uint16_t reason, const char *why, enum member_role role, int index, const char *digest)
 {
@@ -18,9 +19,8 @@ static void end_job(int client, enum job_state state)
 
 /* --- Tests --- */
 
-static void who_is_let_in(void **state)
+TEST(who_is_let_in)
 {
-    (void)state;
     begin(nothing);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     welcome(1, MEMBER_WORKER, 1, 1, NULL);
@@ -46,9 +46,8 @@ static void who_is_let_in(void **state)
 }
 
 /* One connection too many costs a worker the one that was silent for longest, and costs nobody else any. */
-static void links_that_died_make_room(void **state)
+TEST(links_that_died_make_room)
 {
-    (void)state;
     begin(nothing);
     welcome(20, MEMBER_WORKER, 0, 1, NULL);
     for (int i = 0; i < SERVER_CONNECTIONS_PER_WORKER; i++) {
@@ -74,9 +73,8 @@ static void links_that_died_make_room(void **state)
 }
 
 /* Of the same number, they are somebody else all the same. */
-static void a_ps_takes_no_place_of_a_worker(void **state)
+TEST(a_ps_takes_no_place_of_a_worker)
 {
-    (void)state;
     begin(nothing);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     for (int i = 1; i <= SERVER_CONNECTIONS_OF_GUEST; i++) {
@@ -92,9 +90,8 @@ static void a_ps_takes_no_place_of_a_worker(void **state)
 }
 
 /* Where it asks for decisions, where it reports, and where another one does: each has places of its own. */
-static void the_connections_of_a_ps_are_of_two_kinds(void **state)
+TEST(the_connections_of_a_ps_are_of_two_kinds)
 {
-    (void)state;
     ps.next = "127.0.0.1:1";
     begin((struct config_setting){"issync", "true"});
     for (int i = 0; i < SERVER_CONNECTIONS_OF_GUEST; i++) {
@@ -112,9 +109,8 @@ static void the_connections_of_a_ps_are_of_two_kinds(void **state)
     ps.next = NULL;
 }
 
-static void operators_are_bounded(void **state)
+TEST(operators_are_bounded)
 {
-    (void)state;
     begin(nothing);
     for (int i = 0; i < SERVER_OPERATORS; i++) {
         welcome(i, MEMBER_OPERATOR, -1, 1, "");
@@ -136,10 +132,9 @@ static void operators_are_bounded(void **state)
 }
 
 /* A worker that hung up is replaced at once; a live one keeps its place. */
-static void one_process_each(void **state)
+TEST(one_process_each)
 {
     struct error error;
-    (void)state;
     begin(nothing);
     welcome(0, MEMBER_WORKER, 1, 1, NULL);
     welcome(1, MEMBER_WORKER, 1, 1, NULL);
@@ -152,10 +147,9 @@ static void one_process_each(void **state)
 }
 
 /* Done or failed, it leaves when all have left. */
-static void a_job_that_is_over(void **state)
+TEST(a_job_that_is_over)
 {
     static const enum job_state ends[] = {JOB_DONE, JOB_FAILED};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         begin(nothing);
         welcome(0, MEMBER_WORKER, 0, 1, NULL);
@@ -173,9 +167,8 @@ static void a_job_that_is_over(void **state)
     }
 }
 
-static void what_it_can_not_run(void **state)
+TEST(what_it_can_not_run)
 {
-    (void)state;
     atomic_store(&asked_to_leave, 0);
     told();
     listen_in();
@@ -192,14 +185,13 @@ static void what_it_can_not_run(void **state)
 }
 
 /* Whole variables by their names, and rows of others; or nothing. */
-static void what_it_holds_is_announced(void **state)
+TEST(what_it_holds_is_announced)
 {
     static const struct {
         const char *placement, *layers, *holds;
     } cases[] = {{"round_robin", "3,4,2", "ps 1 holds layer0/biases, layer1/biases: "},
                  {"ranges", "3,4,2", "ps 1 holds layer1/weights, layer1/biases: "},
                  {"ranges", "9,4", "ps 1 holds layer0/weights rows 5 to 8 of 9, layer0/biases: "}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct config_setting more[] = {
             {"placement", cases[i].placement}, {"layers", cases[i].layers}, {NULL, NULL}};
@@ -218,10 +210,9 @@ static void what_it_holds_is_announced(void **state)
 }
 
 /* Each connection has its thread, and buffers that messages use only up to their length. */
-static void memory_by_connections(void **state)
+TEST(memory_by_connections)
 {
     struct model model;
-    (void)state;
     listen_in();
     load(nothing);
     model_layout(&model, &ps.config.model);
@@ -240,17 +231,5 @@ static void memory_by_connections(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_let_in),
-        cmocka_unit_test(links_that_died_make_room),
-        cmocka_unit_test(operators_are_bounded),
-        cmocka_unit_test(one_process_each),
-        cmocka_unit_test(a_job_that_is_over),
-        cmocka_unit_test(what_it_can_not_run),
-        cmocka_unit_test(memory_by_connections),
-        cmocka_unit_test(what_it_holds_is_announced),
-        cmocka_unit_test(a_ps_takes_no_place_of_a_worker),
-        cmocka_unit_test(the_connections_of_a_ps_are_of_two_kinds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

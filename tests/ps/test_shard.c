@@ -3,6 +3,7 @@
  * workers received when, the bits are the same.
  */
 #include "tests/ps/twin.h"
+#include "tests/check.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -36,9 +37,8 @@ static void run_variant(int shape, int variant, int ps_count, enum placement_pol
     tear_down(&f);
 }
 
-static void test_shards_equal_the_whole_vector(void **state)
+TEST(test_shards_equal_the_whole_vector)
 {
-    (void)state;
     struct test_random random = test_random_begin("shard");
     for (int variant = 0; variant < 40; variant++) {
         int shape = test_random_below(&random, 4);
@@ -50,9 +50,8 @@ static void test_shards_equal_the_whole_vector(void **state)
 /* --- One shard --- */
 
 /* No two of them could be one, and together they hold every parameter once. */
-static void test_blocks_are_as_large_as_they_may_be(void **state)
+TEST(test_blocks_are_as_large_as_they_may_be)
 {
-    (void)state;
     struct test_random random = test_random_begin("blocks");
     for (int shape = 0; shape <= STRIPES; shape++) {
         struct fixture f;
@@ -78,9 +77,8 @@ static void test_blocks_are_as_large_as_they_may_be(void **state)
     }
 }
 
-static void test_unchanged_blocks_stay_away(void **state)
+TEST(test_unchanged_blocks_stay_away)
 {
-    (void)state;
     struct test_random random = test_random_begin("unchanged");
     struct fixture f;
     struct error error;
@@ -106,9 +104,8 @@ static void test_unchanged_blocks_stay_away(void **state)
     tear_down(&f);
 }
 
-static void test_bfloat16_answers_are_rounded(void **state)
+TEST(test_bfloat16_answers_are_rounded)
 {
-    (void)state;
     struct test_random random = test_random_begin("bfloat16");
     struct fixture f;
     struct changes changes;
@@ -132,9 +129,8 @@ static void test_bfloat16_answers_are_rounded(void **state)
 }
 
 /* What a connection was told is remembered float by float, whatever ranges it comes in. */
-static void test_ranges_are_told_one_after_another(void **state)
+TEST(test_ranges_are_told_one_after_another)
 {
-    (void)state;
     enum { FIRST = 40, SECOND = 64 };
     struct test_random random = test_random_begin("told");
     struct fixture f;
@@ -163,9 +159,8 @@ static void test_ranges_are_told_one_after_another(void **state)
     tear_down(&f);
 }
 
-static void test_bfloat16_rounding(void **state)
+TEST(test_bfloat16_rounding)
 {
-    (void)state;
     static const struct {
         float value;
         uint16_t half;
@@ -191,9 +186,8 @@ static void test_bfloat16_rounding(void **state)
     assert_true(bfloat16_widen(0x3f80) == 1.0f);
 }
 
-static void test_not_finite_is_seen(void **state)
+TEST(test_not_finite_is_seen)
 {
-    (void)state;
     struct test_random random = test_random_begin("finite");
     struct fixture f;
     set_up_plain_sgd(&f, &random);
@@ -215,9 +209,8 @@ static void test_not_finite_is_seen(void **state)
     tear_down(&f);
 }
 
-static void test_ranges_that_are_not_held(void **state)
+TEST(test_ranges_that_are_not_held)
 {
-    (void)state;
     struct test_random random = test_random_begin("held");
     struct fixture f;
     struct error error;
@@ -245,9 +238,8 @@ static void test_ranges_that_are_not_held(void **state)
     tear_down(&f);
 }
 
-static void test_restoring(void **state)
+TEST(test_restoring)
 {
-    (void)state;
     struct test_random random = test_random_begin("restore");
     struct fixture f;
     struct error error;
@@ -297,9 +289,8 @@ static void test_restoring(void **state)
 }
 
 /* Float by float, without padding, however the ranges lie: here of blocks of several rows. */
-static void test_what_was_written_is_counted(void **state)
+TEST(test_what_was_written_is_counted)
 {
-    (void)state;
     struct test_random random = test_random_begin("counted");
     struct fixture f;
     struct error error;
@@ -323,9 +314,8 @@ static void test_what_was_written_is_counted(void **state)
 }
 
 /* A single slot of a block, here the last one, is enough for it to move on without a gradient. */
-static void test_momentum_goes_on_after_a_restore(void **state)
+TEST(test_momentum_goes_on_after_a_restore)
 {
-    (void)state;
     struct test_random random = test_random_begin("goes on");
     for (int shape = 0; shape < 4; shape++) {
         struct fixture f;
@@ -352,9 +342,8 @@ static void test_momentum_goes_on_after_a_restore(void **state)
 }
 
 /* Whatever was written there, it begins as it does in a new model; likewise what was not written. */
-static void test_padding_is_not_taken(void **state)
+TEST(test_padding_is_not_taken)
 {
-    (void)state;
     struct test_random random = test_random_begin("padding");
     for (int shape = 0; shape < 4; shape++) {
         struct fixture f;
@@ -392,9 +381,8 @@ static void test_padding_is_not_taken(void **state)
 }
 
 /* Momentum moves a block without a gradient only once it has had one: what never had any is not sent either. */
-static void test_blocks_rest_after_a_restore(void **state)
+TEST(test_blocks_rest_after_a_restore)
 {
-    (void)state;
     struct test_random random = test_random_begin("rest");
     struct fixture f;
     struct error error;
@@ -415,9 +403,8 @@ static void test_blocks_rest_after_a_restore(void **state)
 }
 
 /* While it is written nothing of it is visible: neither values, nor a snapshot of the previous state. */
-static void test_nothing_is_read_while_it_is_written(void **state)
+TEST(test_nothing_is_read_while_it_is_written)
 {
-    (void)state;
     struct test_random random = test_random_begin("closed");
     struct fixture f;
     struct error error;
@@ -447,9 +434,8 @@ static void test_nothing_is_read_while_it_is_written(void **state)
 }
 
 /* Of a model with fewer variables than ps. */
-static void test_a_shard_may_hold_nothing(void **state)
+TEST(test_a_shard_may_hold_nothing)
 {
-    (void)state;
     struct test_random random = test_random_begin("nothing");
     struct fixture f;
     struct error error;
@@ -507,9 +493,8 @@ static void *keep(void *context)
 }
 
 /* Some stripes are copied, others are not: it can't be read yet, and requests must be repeated. */
-static void test_a_snapshot_under_way_is_not_ready(void **state)
+TEST(test_a_snapshot_under_way_is_not_ready)
 {
-    (void)state;
     struct test_random random = test_random_begin("under way");
     struct fixture f;
     struct error error;
@@ -541,9 +526,8 @@ static void test_a_snapshot_under_way_is_not_ready(void **state)
     tear_down(&f);
 }
 
-static void test_epochs_of_the_schedule_come_with_the_restore(void **state)
+TEST(test_epochs_of_the_schedule_come_with_the_restore)
 {
-    (void)state;
     struct test_random random = test_random_begin("schedule");
     struct fixture f;
     struct error error;
@@ -580,9 +564,8 @@ static float rate_after_restore(struct fixture *f, struct shard *shard, uint32_t
 }
 
 /* Another shard may have lost everything and start with what is in force; so must this one. */
-static void test_what_is_in_force_stays_so_after_a_restore(void **state)
+TEST(test_what_is_in_force_stays_so_after_a_restore)
 {
-    (void)state;
     struct test_random random = test_random_begin("force");
     struct fixture f;
     struct error error;
@@ -605,9 +588,8 @@ static void test_what_is_in_force_stays_so_after_a_restore(void **state)
 }
 
 /* Any live key; and if the rate decays by epochs, the steps of one may change, too, and stay so after a restore. */
-static void test_all_live_keys_are_taken(void **state)
+TEST(test_all_live_keys_are_taken)
 {
-    (void)state;
     struct test_random random = test_random_begin("live");
     struct fixture f;
     struct error error;
@@ -731,9 +713,8 @@ static void check_snapshots(struct fixture *f)
     assert_true(taken > 0);
 }
 
-static void test_pushes_of_many_threads_all_count(void **state)
+TEST(test_pushes_of_many_threads_all_count)
 {
-    (void)state;
     struct test_random random = test_random_begin("threads");
     struct fixture f;
     struct pusher pushers[WORKERS];
@@ -757,9 +738,8 @@ static void test_pushes_of_many_threads_all_count(void **state)
 
 /* --- Memory --- */
 
-static void test_memory_is_as_announced(void **state)
+TEST(test_memory_is_as_announced)
 {
-    (void)state;
     struct config config;
     struct model model;
     configure(&config, 1, 4); /* adam */
@@ -782,28 +762,5 @@ static void test_memory_is_as_announced(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shards_equal_the_whole_vector),
-        cmocka_unit_test(test_blocks_are_as_large_as_they_may_be),
-        cmocka_unit_test(test_unchanged_blocks_stay_away),
-        cmocka_unit_test(test_bfloat16_answers_are_rounded),
-        cmocka_unit_test(test_ranges_are_told_one_after_another),
-        cmocka_unit_test(test_bfloat16_rounding),
-        cmocka_unit_test(test_not_finite_is_seen),
-        cmocka_unit_test(test_ranges_that_are_not_held),
-        cmocka_unit_test(test_restoring),
-        cmocka_unit_test(test_what_was_written_is_counted),
-        cmocka_unit_test(test_momentum_goes_on_after_a_restore),
-        cmocka_unit_test(test_padding_is_not_taken),
-        cmocka_unit_test(test_blocks_rest_after_a_restore),
-        cmocka_unit_test(test_nothing_is_read_while_it_is_written),
-        cmocka_unit_test(test_a_shard_may_hold_nothing),
-        cmocka_unit_test(test_a_snapshot_under_way_is_not_ready),
-        cmocka_unit_test(test_epochs_of_the_schedule_come_with_the_restore),
-        cmocka_unit_test(test_what_is_in_force_stays_so_after_a_restore),
-        cmocka_unit_test(test_all_live_keys_are_taken),
-        cmocka_unit_test(test_pushes_of_many_threads_all_count),
-        cmocka_unit_test(test_memory_is_as_announced),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -5,21 +5,15 @@
 #ifndef TESTS_PS_TWIN_H
 #define TESTS_PS_TWIN_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ps/shard.h"
 #include "ps/shard/internal.h"
 #include "ps/store/optimizer.h"
 #include "ps/store/rounds.h"
-#include "tests/locks.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { MAX_PS = 4, WORKERS = 3, GENERATION = 7 };
 

@@ -67,10 +67,10 @@ static void test_no_request_frees_a_model(void **unused)
         assert_int_equal(atomic_load(&budget.used), 2 * one);
     }
     assert_int_equal(first->number, 1);
-    version_let_go(first);
+    version_release(first);
     refresh(&served);
     assert_int_equal(atomic_load(&budget.used), 2 * one); /* there is another request */
-    version_let_go(again);
+    version_release(again);
     assert_int_equal(atomic_load(&budget.used), 2 * one);
     refresh(&served);
     assert_int_equal(atomic_load(&budget.used), one);

@@ -1,10 +1,4 @@
 /* The queue and its workers: what is computed together, which requests are refused, and who is at fault. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -13,6 +7,7 @@
 
 #include "serve/work.h"
 #include "tests/serve/models.h"
+#include "tests/check.h"
 
 /* --- requests without a server: each remembers its answer --- */
 
@@ -210,7 +205,7 @@ static void expect(struct scene *scene, int index, int status, const char *answe
 
 /* --- tests --- */
 
-static void test_what_waits_is_computed_together(void **state)
+TEST_WITH(test_what_waits_is_computed_together, set_up, tear_down)
 {
     struct scene *scene = *state;
     begin(scene, 4, 100, 0);
@@ -233,7 +228,7 @@ static void test_what_waits_is_computed_together(void **state)
     assert_int_equal(atomic_load(&scene->served.counts.rows), 8);
 }
 
-static void test_versions_are_not_mixed(void **state)
+TEST_WITH(test_versions_are_not_mixed, set_up, tear_down)
 {
     struct scene *scene = *state;
     begin(scene, 8, 100, 0);
@@ -247,7 +242,7 @@ static void test_versions_are_not_mixed(void **state)
     assert_int_equal(batch_count, 4);
 }
 
-static void test_a_full_queue_refuses_at_once(void **state)
+TEST_WITH(test_a_full_queue_refuses_at_once, set_up, tear_down)
 {
     struct scene *scene = *state;
     begin(scene, 4, 2, 0);
@@ -264,7 +259,7 @@ static void test_a_full_queue_refuses_at_once(void **state)
     assert_int_equal(atomic_load(&scene->served.counts.refused), 2);
 }
 
-static void test_a_bad_request_is_its_own_fault(void **state)
+TEST_WITH(test_a_bad_request_is_its_own_fault, set_up, tear_down)
 {
     struct scene *scene = *state;
     begin(scene, 8, 100, 0);
@@ -280,7 +275,7 @@ static void test_a_bad_request_is_its_own_fault(void **state)
     assert_int_equal(atomic_load(&scene->served.counts.faulty), 1);
 }
 
-static void test_the_first_waits_for_others(void **state)
+TEST_WITH(test_the_first_waits_for_others, set_up, tear_down)
 {
     struct scene *scene = *state;
     begin(scene, 2, 100, 3600);
@@ -291,7 +286,7 @@ static void test_the_first_waits_for_others(void **state)
     assert_int_equal(batch_count, 1);
 }
 
-static void test_what_waits_is_answered_before_the_end(void **state)
+TEST_WITH(test_what_waits_is_answered_before_the_end, set_up, tear_down)
 {
     struct scene *scene = *state;
     begin(scene, 8, 100, 3600);
@@ -312,7 +307,7 @@ static size_t pack(uint8_t *to, size_t room, const uint8_t *bytes, size_t size)
     return room - stream.avail_out;
 }
 
-static void test_bodies_in_gzip(void **state)
+TEST_WITH(test_bodies_in_gzip, set_up, tear_down)
 {
     struct scene *scene = *state;
     uint8_t packed[200], large[4096] = {0};
@@ -333,7 +328,7 @@ static void test_bodies_in_gzip(void **state)
 }
 
 /* Requests that make up a whole batch are computed in place, whatever comes with them. */
-static void test_large_requests_are_not_copied(void **state)
+TEST_WITH(test_large_requests_are_not_copied, set_up, tear_down)
 {
     struct scene *scene = *state;
     uint8_t large[4 * LENT] = {0};
@@ -363,7 +358,7 @@ static void test_large_requests_are_not_copied(void **state)
 }
 
 /* By then the unpacked copy has been freed. */
-static void test_packed_requests_are_copied(void **state)
+TEST_WITH(test_packed_requests_are_copied, set_up, tear_down)
 {
     struct scene *scene = *state;
     uint8_t packed[200], large[4 * LENT] = {0};
@@ -390,7 +385,7 @@ static void unpack_answer(const struct fake_request *request, int window, const 
 }
 
 /* If requested, if it pays, and if no other request waits. */
-static void test_answers_in_gzip(void **state)
+TEST_WITH(test_answers_in_gzip, set_up, tear_down)
 {
     static const char *const accepted[] = {NULL, "gzip", "deflate", "gzip", "br", "gzip"};
     struct scene *scene = *state;
@@ -418,7 +413,7 @@ static void test_answers_in_gzip(void **state)
     assert_null(strstr(scene->requests[5].headers, "Vary"));
 }
 
-static void test_nothing_is_packed_while_others_wait(void **state)
+TEST_WITH(test_nothing_is_packed_while_others_wait, set_up, tear_down)
 {
     struct scene *scene = *state;
     strcpy(scene->served.name, "long");
@@ -439,7 +434,7 @@ static void test_nothing_is_packed_while_others_wait(void **state)
 }
 
 /* Members follow each other, as `cat a.gz b.gz` makes them; codings are the same in capitals. */
-static void test_all_members_of_gzip(void **state)
+TEST_WITH(test_all_members_of_gzip, set_up, tear_down)
 {
     struct scene *scene = *state;
     uint8_t packed[400];
@@ -465,7 +460,7 @@ static void test_all_members_of_gzip(void **state)
 }
 
 /* What one may never take is 413, what others take at the moment 503; all is returned. */
-static void test_memory_is_charged(void **state)
+TEST_WITH(test_memory_is_charged, set_up, tear_down)
 {
     struct scene *scene = *state;
     struct budget budget = {.most = 64 * 1024, .setting = "--max_memory_mb"};
@@ -499,7 +494,7 @@ static void test_memory_is_charged(void **state)
 }
 
 /* Nothing is computed for those who have left, queued or read already; others in their batch get their answers. */
-static void test_who_has_left_costs_nothing(void **state)
+TEST_WITH(test_who_has_left_costs_nothing, set_up, tear_down)
 {
     struct scene *scene = *state;
     struct budget budget = {.most = 1 << 20};
@@ -531,21 +526,5 @@ static void test_who_has_left_costs_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_what_waits_is_computed_together, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_versions_are_not_mixed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_full_queue_refuses_at_once, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_a_bad_request_is_its_own_fault, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_the_first_waits_for_others, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_what_waits_is_answered_before_the_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_bodies_in_gzip, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_large_requests_are_not_copied, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_packed_requests_are_copied, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_answers_in_gzip, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_nothing_is_packed_while_others_wait, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_all_members_of_gzip, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_memory_is_charged, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(test_who_has_left_costs_nothing, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -16,7 +16,6 @@
 #include "tests/simulate/setup.h"
 #include "tests/simulate/world.h"
 #include "worker/engine.h"
-#include "worker/engine_choose.h"
 #include "worker/initial.h"
 
 /* A worker that is told to stop does so after the current step, and is not waited for much longer. */

@@ -5,7 +5,7 @@
 #include "tests/simulate/world.h"
 #include "tests/simulate/wrap.h"
 #include "worker/data/table/schema.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/exchange/requests.h"
 
 static uint64_t goes_by[WORKERS_MAX_SIMULATED];
 

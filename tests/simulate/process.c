@@ -77,7 +77,7 @@ bool supervise_is_child(void)
     return false;
 }
 
-bool restart_stand_by(void)
+bool restart_spawn_helper(void)
 {
     return true;
 }

@@ -6,17 +6,12 @@
 #define TESTS_WORKER_LOOP_H
 
 #include "worker/training.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,15 +1,10 @@
 /* The ledger of checkpoints: what is recorded of those written and of those that failed, and who reads it. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 /* cmocka needs the four headers above first. */
-#include <cmocka.h>
-
 #include "tests/worker/remote/story.h"
 #include "worker/checkpoints.h"
 #include "worker/updater.h"
+#include "tests/check.h"
 
 static struct checkpoint_ledger fresh(void)
 {
@@ -32,7 +27,6 @@ static void nothing_yet(void **state)
 {
     struct checkpoint_ledger ledger = fresh();
     struct updater_record record;
-    (void)state;
     checkpoint_ledger_record(&ledger, &record);
     assert_true(isnan(record.best_score) && isnan(record.threshold));
     assert_false(record.checkpoint_failed);
@@ -44,7 +38,6 @@ static void what_was_written(void **state)
 {
     struct checkpoint_ledger ledger = fresh();
     struct updater_record record;
-    (void)state;
     const char *text = save(&ledger, CHECKPOINT_MODEL | CHECKPOINT_BEST, 30, NULL, false);
     assert_non_null(strstr(text, "checkpoint at step 30: /runs/model-0000000030.safetensors"));
     assert_non_null(strstr(text, "checkpoint at step 30, the best so far: /runs/best.safetensors"));
@@ -68,7 +61,6 @@ static void what_was_not(void **state)
 {
     struct checkpoint_ledger ledger = fresh();
     struct updater_record record;
-    (void)state;
     save(&ledger, CHECKPOINT_MODEL, 30, NULL, true);
     const char *text = save(&ledger, CHECKPOINT_MODEL, 40, "the disk is full", false);
     assert_non_null(strstr(text, "the disk is full; training continues, and this run will end with status 1"));

@@ -5,22 +5,17 @@
  */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
-#include <cmocka.h>
-
 #include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "base/random/dropout.h"
 #include "worker/engine.h"
 #include "base/random/sampler.h"
+#include "tests/check.h"
 
 static struct test_random test_seed;
 static enum cpu_kernels tested;
@@ -347,7 +342,6 @@ static struct naive far_from_edges(struct fixture *fixture, enum activation acti
 
 static void test_naive_gradient_by_finite_differences(void **state)
 {
-    (void)state;
     for (int round = 0; round < 4; round++) {
         struct fixture fixture;
         struct naive naive = far_from_edges(&fixture, (enum activation)round);
@@ -414,7 +408,6 @@ static void assert_gradient(const struct fixture *fixture, const double *expecte
 static void test_gradient(void **state)
 {
     int doubtful = 0, examples = 0;
-    (void)state;
     for (int round = 0; round < 40; round++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -462,7 +455,6 @@ static double norm_of(const struct fixture *fixture, const float *gradient)
 /* All of a gradient is scaled by one factor to the requested norm; one below it is not changed by a bit. */
 static void test_clipping_by_norm(void **state)
 {
-    (void)state;
     for (int round = 0; round < 20; round++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -498,7 +490,6 @@ static void test_clipping_by_norm(void **state)
 
 static void test_forward(void **state)
 {
-    (void)state;
     for (int round = 0; round < 20; round++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -557,7 +548,6 @@ static float *state_after(struct fixture *fixture, int steps, struct train_resul
 
 static void test_same_bits_at_any_thread_count(void **state)
 {
-    (void)state;
     static const int threads[] = {2, 3, 4, 7};
     for (int round = 0; round < 15; round++) {
         struct fixture fixture;
@@ -592,7 +582,6 @@ static void test_same_bits_at_any_thread_count(void **state)
 /* Seven steps in one call, or in three: the same; and the step counter leads to the same batches. */
 static void test_calls_of_train_join_up(void **state)
 {
-    (void)state;
     for (int round = 0; round < 5; round++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -615,7 +604,6 @@ static void test_calls_of_train_join_up(void **state)
 /* A step of micro-batches is the result of step() for each of them, weighted, summed in order and then applied. */
 static void test_micro_batches(void **state)
 {
-    (void)state;
     enum { MICRO = 3, STEPS = 9 };
     const int layers[] = {50, 33, 10};
     struct fixture fixture;
@@ -670,7 +658,6 @@ static void test_micro_batches(void **state)
 
 static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 {
-    (void)state;
     static const int shapes[][4] = {{30, 10, 0, 0}, {30, 20, 10, 0}, {30, 20, 40, 0}, {30, 20, 20, 10}};
     for (int i = 0; i < 4; i++) {
         int count = shapes[i][2] == 0 ? 2 : shapes[i][3] == 0 ? 3 : 4;
@@ -695,7 +682,6 @@ static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 
 static void test_training_learns(void **state)
 {
-    (void)state;
     const int layers[] = {64, 32, 4};
     struct fixture fixture;
     setup(&fixture, layers, 3, 32, 200, 20);
@@ -733,7 +719,6 @@ static void ignore_free(const volatile void *memory)
 
 static void test_steps_allocate_nothing(void **state)
 {
-    (void)state;
     if (!__sanitizer_install_malloc_and_free_hooks) {
         print_message("no AddressSanitizer to count allocations with\n");
         skip();
@@ -764,7 +749,6 @@ static void test_steps_allocate_nothing(void **state)
 
 static void test_describe(void **state)
 {
-    (void)state;
     const int layers[] = {10, 3};
     struct fixture fixture;
     setup(&fixture, layers, 2, 4, 8, 30);
@@ -812,7 +796,6 @@ static void check_vector(struct fixture *fixture, enum store_vector vector)
 
 static void test_state_goes_in_and_out_in_the_jobs_layout(void **state)
 {
-    (void)state;
     for (int round = 0; round < 20; round++) {
         struct fixture fixture;
         random_fixture(&fixture);

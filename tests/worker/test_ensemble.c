@@ -3,19 +3,14 @@
  * and nothing depends on the number of threads.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/ensemble.h"
+#include "tests/check.h"
 
 enum { BATCH = 8, EXAMPLES = 60, STEPS = 30, INPUTS = 40, UNITS = 12, OUTPUTS = 3, NETS = 3 };
 
@@ -145,10 +140,9 @@ static void check_as_alone(int threads, double clip_norm, struct test_random *ra
     tear_down(&f);
 }
 
-static void each_net_is_trained_as_alone_and_answers_are_averages(void **state)
+TEST(each_net_is_trained_as_alone_and_answers_are_averages)
 {
     struct test_random random = test_random_begin(__func__);
-    (void)state;
     check_as_alone(1, 0, &random);
     check_as_alone(2, 0, &random);
     check_as_alone(7, 0, &random);
@@ -156,14 +150,13 @@ static void each_net_is_trained_as_alone_and_answers_are_averages(void **state)
 }
 
 /* A step's gradient is those of the nets, at their places. */
-static void a_gradient_is_that_of_every_net(void **state)
+TEST(a_gradient_is_that_of_every_net)
 {
     struct test_random random = test_random_begin(__func__);
     struct fixture f;
     struct error error;
     struct train_result result;
     int32_t indexes[BATCH];
-    (void)state;
     set_up(&f, 2, 0, &random);
     for (int i = 0; i < BATCH; i++) {
         indexes[i] = test_random_below(&random, EXAMPLES);
@@ -188,12 +181,11 @@ static void a_gradient_is_that_of_every_net(void **state)
 }
 
 /* Any part of any vector, across nets, is what was written there. */
-static void vectors_are_read_and_written_in_parts(void **state)
+TEST(vectors_are_read_and_written_in_parts)
 {
     struct test_random random = test_random_begin(__func__);
     struct fixture f;
     struct error error;
-    (void)state;
     set_up(&f, 1, 0, &random);
     const size_t count = f.model.float_count;
     float *values = calloc(count, sizeof *values);
@@ -212,12 +204,11 @@ static void vectors_are_read_and_written_in_parts(void **state)
 }
 
 /* Of averages: what they mean, at extremes too. */
-static void averages_are_of_probabilities(void **state)
+TEST(averages_are_of_probabilities)
 {
     const double numbers[] = {1, 5, 3, 7}, logits[] = {800, -800, -800, 800}, odds[] = {40, -900};
     const double broken[] = {NAN, 0, 1, 2};
     double average[2];
-    (void)state;
     ensemble_average(LOSS_MSE, 2, 2, numbers, average);
     assert_true(average[0] == 2 && average[1] == 6);
     ensemble_average(LOSS_SOFTMAX, 2, 2, logits, average);
@@ -231,11 +222,5 @@ static void averages_are_of_probabilities(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_net_is_trained_as_alone_and_answers_are_averages),
-        cmocka_unit_test(a_gradient_is_that_of_every_net),
-        cmocka_unit_test(vectors_are_read_and_written_in_parts),
-        cmocka_unit_test(averages_are_of_probabilities),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,19 +3,14 @@
  * in the parameters, which the engine then gets back. Engines that keep their parameters elsewhere give the same bits.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/local_steps.h"
+#include "tests/check.h"
 
 enum { BATCH = 8, EXAMPLES = 64, STEPS = 5 };
 
@@ -126,9 +121,8 @@ static void check_formula(struct fixture *f, const float *differences)
     free(gradient);
 }
 
-static void rounds_are_steps_of_the_optimizer(void **state)
+TEST(rounds_are_steps_of_the_optimizer)
 {
-    (void)state;
     struct test_random random = test_random_begin("local steps");
     for (int i = 0; i < 10; i++) {
         struct fixture f;
@@ -142,9 +136,8 @@ static void rounds_are_steps_of_the_optimizer(void **state)
     }
 }
 
-static void it_does_not_matter_where_parameters_lie(void **state)
+TEST(it_does_not_matter_where_parameters_lie)
 {
-    (void)state;
     struct test_random random = test_random_begin("places");
     for (int kind = 0; kind < OPTIMIZER_KINDS; kind++) {
         float *differences[2];
@@ -169,9 +162,5 @@ static void it_does_not_matter_where_parameters_lie(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_are_steps_of_the_optimizer),
-        cmocka_unit_test(it_does_not_matter_where_parameters_lie),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Local training with an engine without arithmetic: what happens at which step, and what a checkpoint restores. */
-#include "worker/local_updater.h"
+#include "worker/local_run.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -3,6 +3,7 @@
  * and clock (tests/worker/loop.h).
  */
 #include "tests/worker/loop.h"
+#include "tests/check.h"
 
 #include "base/cli/command.h"
 
@@ -31,9 +32,8 @@ static const char *only(const char *text, const char *beginning)
 }
 
 /* From the reported start to the test and its report, each thing once and in order. */
-static void a_run_from_its_start_to_its_test(void **state)
+TEST_WITH(a_run_from_its_start_to_its_test, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 2;
     loop.record.best_score = 0.5;
     loop.record.best_step = 1;
@@ -49,9 +49,8 @@ static void a_run_from_its_start_to_its_test(void **state)
 }
 
 /* It continues where the updater found the model, says from what, and a process that is not the chief keeps nothing. */
-static void a_run_that_goes_on_without_being_chief(void **state)
+TEST_WITH(a_run_that_goes_on_without_being_chief, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.start.global_step = 5;
     loop.start.restored_from = "a checkpoint";
     loop.training.test = NULL;
@@ -65,9 +64,8 @@ static void a_run_that_goes_on_without_being_chief(void **state)
 }
 
 /* If nothing is left, the end says so; an updater need not save, settle or conclude. */
-static void nothing_left_to_train(void **state)
+TEST_WITH(nothing_left_to_train, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.start.global_step = 6;
     loop.table.save = NULL;
     loop.table.settle = NULL;
@@ -79,9 +77,8 @@ static void nothing_left_to_train(void **state)
 }
 
 /* A line every few steps, for the steps since the last one, and for the rest at the end. */
-static void log_lines(void **state)
+TEST_WITH(log_lines, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 5;
     loop.config.train.micro_batches = 2;
     loop.config.output.log_steps = 2;
@@ -92,9 +89,8 @@ static void log_lines(void **state)
 }
 
 /* None is written without a step, nor while a progress line shows the same; that appears only on a terminal. */
-static void no_log_lines(void **state)
+TEST_WITH(no_log_lines, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 4;
     loop.config.output.log_steps = 2;
     assert_int_equal(times(run(COMMAND_DONE), "log: "), 2);
@@ -114,12 +110,11 @@ static void no_log_lines(void **state)
 }
 
 /* Programs get no progress line, and a cluster's workers don't share a terminal. */
-static void who_wants_a_progress_line(void **state)
+TEST_WITH(who_wants_a_progress_line, loop_set_up, loop_tear_down)
 {
     static const struct {
         bool progress, json, is_shared;
     } cases[] = {{false, false, false}, {true, true, false}, {true, false, true}, {true, false, false}};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         loop_tear_down(NULL);
         loop_set_up(NULL);
@@ -131,9 +126,8 @@ static void who_wants_a_progress_line(void **state)
 }
 
 /* The progress line's rate follows recent steps slowly, and never exceeds the limit. */
-static void rates_that_a_progress_line_shows(void **state)
+TEST_WITH(rates_that_a_progress_line_shows, loop_set_up, loop_tear_down)
 {
-    (void)state;
     const struct train_result done = {.steps = 1, .images = 10, .loss_sum = 3, .finite = true};
     const struct train_result none = {.steps = 0, .finite = false};
     training_plan(&loop.training);
@@ -154,9 +148,8 @@ static void rates_that_a_progress_line_shows(void **state)
 }
 
 /* The first 100 steps count in the totals, but not in the rate reported at the end. */
-static void the_first_steps_do_not_count_in_the_rate(void **state)
+TEST_WITH(the_first_steps_do_not_count_in_the_rate, loop_set_up, loop_tear_down)
 {
-    (void)state;
     const struct train_result many = {.steps = 60, .images = 600, .loss_sum = 60, .finite = true};
     training_plan(&loop.training);
     for (int i = 0; i < 3; i++) {
@@ -183,9 +176,8 @@ static void the_first_steps_do_not_count_in_the_rate(void **state)
 }
 
 /* At the end too; for all workers together by the clock, for a single process by its training time. */
-static void the_rates_of_a_run_at_its_end(void **state)
+TEST_WITH(the_rates_of_a_run_at_its_end, loop_set_up, loop_tear_down)
 {
-    (void)state;
     for (int shared = 0; shared < 2; shared++) {
         loop_tear_down(NULL);
         loop_set_up(NULL);
@@ -202,9 +194,8 @@ static void the_rates_of_a_run_at_its_end(void **state)
 }
 
 /* Summaries cover the steps since the last one, and their time is charged to the run. */
-static void summaries(void **state)
+TEST_WITH(summaries, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.has_summary = true;
     loop.config.train.train_steps = 4;
     loop.config.train.micro_batches = 2;
@@ -218,9 +209,8 @@ static void summaries(void **state)
 }
 
 /* With others the rate is the job's, by the clock, and includes cluster values; numbers have no accuracy. */
-static void summaries_of_a_cluster(void **state)
+TEST_WITH(summaries_of_a_cluster, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.has_summary = true;
     loop.table.is_shared = true;
     loop.table.summarise = loop_summarise;
@@ -239,9 +229,8 @@ static void summaries_of_a_cluster(void **state)
 }
 
 /* A limit on steps: each waits until it is due, and rates include the wait. */
-static void the_pace_that_a_limit_sets(void **state)
+TEST_WITH(the_pace_that_a_limit_sets, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 4;
     loop.config.train.max_steps_per_s = 2;
     loop.config.output.log_steps = 1;
@@ -260,9 +249,8 @@ static void the_pace_that_a_limit_sets(void **state)
 }
 
 /* Lost time is not made up: a pause is not followed by a burst. */
-static void a_pause_is_not_made_up_for(void **state)
+TEST_WITH(a_pause_is_not_made_up_for, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 4;
     loop.config.train.max_steps_per_s = 2;
     loop.has_summary = true;
@@ -272,9 +260,8 @@ static void a_pause_is_not_made_up_for(void **state)
 }
 
 /* What was not a step is not waited for, however long it took. */
-static void no_pause_for_what_was_no_step(void **state)
+TEST_WITH(no_pause_for_what_was_no_step, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 3;
     loop.config.train.max_steps_per_s = 2;
     loop.fails_at = 2;
@@ -288,9 +275,8 @@ static void no_pause_for_what_was_no_step(void **state)
  * Steps to take in one call end where something is due: a log line, a summary, a tenth of a second of steps, the
  * warm-up.
  */
-static void steps_to_the_next_thing_due(void **state)
+TEST_WITH(steps_to_the_next_thing_due, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 1000;
     loop.config.output.log_steps = 300;
     loop.config.output.validate_steps = 400;
@@ -321,9 +307,8 @@ static void steps_to_the_next_thing_due(void **state)
 }
 
 /* The learning rate decays by epochs unless the config says otherwise; a plan is for a process, a job, or rounds. */
-static void the_plan_of_a_run(void **state)
+TEST_WITH(the_plan_of_a_run, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.micro_batches = 2;
     training_plan(&loop.training);
     assert_int_equal(loop.training.metric, METRIC_ACCURACY);
@@ -348,9 +333,8 @@ static void the_plan_of_a_run(void **state)
 }
 
 /* New intervals: open summaries follow them; those not wanted before are opened, by the chief only. */
-static void live_keys_change(void **state)
+TEST_WITH(live_keys_change, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.output.log_steps = 3;
     loop.training.global_step = 4;
     training_retime(&loop.training);
@@ -370,9 +354,8 @@ static void live_keys_change(void **state)
 }
 
 /* The first reason to stop counts, but a failure counts in any case. */
-static void reasons_to_stop(void **state)
+TEST_WITH(reasons_to_stop, loop_set_up, loop_tear_down)
 {
-    (void)state;
     assert_false(training_stop(&loop.training, TRAINING_TARGET));
     assert_false(training_stop(&loop.training, TRAINING_PATIENCE));
     assert_int_equal(loop.training.end, TRAINING_TARGET);
@@ -391,9 +374,8 @@ static void reasons_to_stop(void **state)
 }
 
 /* A signal ends it after the current step; the checkpoint is named only if it is of the very last step. */
-static void interrupted(void **state)
+TEST_WITH(interrupted, loop_set_up, loop_tear_down)
 {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         loop_tear_down(NULL);
         loop_set_up(NULL);
@@ -411,9 +393,8 @@ static void interrupted(void **state)
 }
 
 /* A signal ends a pause, too; the wait is part of the steps' time. */
-static void interrupted_while_it_keeps_the_pace(void **state)
+TEST_WITH(interrupted_while_it_keeps_the_pace, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.max_steps_per_s = 0.1;
     loop.signal_at_s = 100.95;
     const char *text = run(128 + SIGTERM);
@@ -426,7 +407,7 @@ static void interrupted_while_it_keeps_the_pace(void **state)
 }
 
 /* A model lost in mid-run or at the end is joined again; after a finished run or an exit there is no test. */
-static void other_ends(void **state)
+TEST_WITH(other_ends, loop_set_up, loop_tear_down)
 {
     static const struct {
         enum training_end end;
@@ -435,7 +416,6 @@ static void other_ends(void **state)
     } ends[] = {{TRAINING_BY_OTHERS, COMMAND_DONE, "settle\n", ""},
                 {TRAINING_LEAVES, 9, "", ""},
                 {TRAINING_FAILED, COMMAND_FAILED, "", "conclude as failed, nan: the step failed\n"}};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         char wanted[256];
         loop_tear_down(NULL);
@@ -456,9 +436,8 @@ static void other_ends(void **state)
 }
 
 /* Its own report starts over with each join; the start is reported once. */
-static void a_model_that_is_lost_is_joined_again(void **state)
+TEST_WITH(a_model_that_is_lost_is_joined_again, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.fails_at = 3;
     loop.ends = TRAINING_REJOINS;
     loop.config.train.train_steps = 4;
@@ -480,9 +459,8 @@ static void a_model_that_is_lost_is_joined_again(void **state)
 }
 
 /* An updater that stops before the first step, and a step that fails but may succeed the next time. */
-static void steps_that_do_not_come(void **state)
+TEST_WITH(steps_that_do_not_come, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.ends = TRAINING_LEAVES;
     assert_string_equal(run(7), "progress is not wanted\njoin\nfinish\nprogress ends\nsummaries end badly\n"
                                 "evaluation is gone\n");
@@ -497,9 +475,8 @@ static void steps_that_do_not_come(void **state)
 }
 
 /* If it can't summarise or test it does not start. */
-static void beginnings_that_fail(void **state)
+TEST_WITH(beginnings_that_fail, loop_set_up, loop_tear_down)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         loop_tear_down(NULL);
         loop_set_up(NULL);
@@ -518,42 +495,13 @@ static void beginnings_that_fail(void **state)
 }
 
 /* A checkpoint that was not written makes a successful run fail; the test is of the last model in any case. */
-static void a_checkpoint_that_failed(void **state)
+TEST_WITH(a_checkpoint_that_failed, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.record.checkpoint_failed = true;
     assert_int_equal(times(run(COMMAND_FAILED), "done: last step reached"), 1);
 }
 
 int main(void)
 {
-#define LOOP_TEST(function) cmocka_unit_test_setup_teardown(function, loop_set_up, loop_tear_down)
-    const struct CMUnitTest tests[] = {
-        LOOP_TEST(a_run_from_its_start_to_its_test),
-        LOOP_TEST(a_run_that_goes_on_without_being_chief),
-        LOOP_TEST(nothing_left_to_train),
-        LOOP_TEST(log_lines),
-        LOOP_TEST(no_log_lines),
-        LOOP_TEST(who_wants_a_progress_line),
-        LOOP_TEST(rates_that_a_progress_line_shows),
-        LOOP_TEST(the_first_steps_do_not_count_in_the_rate),
-        LOOP_TEST(the_rates_of_a_run_at_its_end),
-        LOOP_TEST(summaries),
-        LOOP_TEST(summaries_of_a_cluster),
-        LOOP_TEST(the_pace_that_a_limit_sets),
-        LOOP_TEST(a_pause_is_not_made_up_for),
-        LOOP_TEST(no_pause_for_what_was_no_step),
-        LOOP_TEST(steps_to_the_next_thing_due),
-        LOOP_TEST(the_plan_of_a_run),
-        LOOP_TEST(live_keys_change),
-        LOOP_TEST(reasons_to_stop),
-        LOOP_TEST(interrupted),
-        LOOP_TEST(interrupted_while_it_keeps_the_pace),
-        LOOP_TEST(other_ends),
-        LOOP_TEST(a_model_that_is_lost_is_joined_again),
-        LOOP_TEST(steps_that_do_not_come),
-        LOOP_TEST(beginnings_that_fail),
-        LOOP_TEST(a_checkpoint_that_failed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * it ends the run.
  */
 #include "tests/worker/loop.h"
+#include "tests/check.h"
 
 #include "base/cli/command.h"
 
@@ -20,9 +21,8 @@ static void begin_again(void)
 }
 
 /* Held, evaluated, recorded, reported, released: in this order. */
-static void a_validation(void **state)
+TEST_WITH(a_validation, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 2;
     loop.config.train.ema_decay = 0.9;
     loop.config.output.validate_steps = 1;
@@ -45,9 +45,8 @@ static void a_validation(void **state)
 }
 
 /* A loss improves as it falls; without a threshold no earlier one is kept. */
-static void a_metric_that_falls(void **state)
+TEST_WITH(a_metric_that_falls, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 3;
     loop.config.train.best_metric = METRIC_LOSS;
     loop.config.output.validate_steps = 1;
@@ -64,9 +63,8 @@ static void a_metric_that_falls(void **state)
 }
 
 /* Small validation sets have few different accuracies: of equal ones the lower loss is better, for patience, too. */
-static void of_equal_scores_the_lower_loss(void **state)
+TEST_WITH(of_equal_scores_the_lower_loss, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.train_steps = 4;
     loop.config.output.validate_steps = 1;
     loop.found[1] = (struct loop_found){.correct = 10, .images = 20, .loss = 0.5, .threshold = NAN};
@@ -78,9 +76,8 @@ static void of_equal_scores_the_lower_loss(void **state)
 }
 
 /* An undefined score is not the best, and counts as no better. */
-static void a_score_that_is_not_defined(void **state)
+TEST_WITH(a_score_that_is_not_defined, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.best_metric = METRIC_F1;
     loop.config.train.train_steps = 2;
     loop.config.output.validate_steps = 1;
@@ -94,9 +91,8 @@ static void a_score_that_is_not_defined(void **state)
 }
 
 /* A result by another metric neither ends the run nor compares with new ones. */
-static void a_record_of_another_metric(void **state)
+TEST_WITH(a_record_of_another_metric, loop_set_up, loop_tear_down)
 {
-    (void)state;
     for (int same = 0; same < 2; same++) {
         begin_again();
         loop.config.train.best_metric = METRIC_F1;
@@ -119,9 +115,8 @@ static void a_record_of_another_metric(void **state)
 }
 
 /* A record without a metric is of accuracy. */
-static void a_record_of_no_metric(void **state)
+TEST_WITH(a_record_of_no_metric, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.target_accuracy = 0.5;
     loop.start.record.best_score = 0.5;
     assert_int_equal(times(run(COMMAND_DONE), "conclude, 0.5: validation accuracy 0.5 reached\n"), 1);
@@ -133,7 +128,7 @@ static void a_record_of_no_metric(void **state)
 }
 
 /* A target is reached or not, without tolerance; a loss must fall to its target. */
-static void targets(void **state)
+TEST_WITH(targets, loop_set_up, loop_tear_down)
 {
     static const struct {
         enum metric metric;
@@ -144,7 +139,6 @@ static void targets(void **state)
                  {METRIC_LOSS, 0.5, 0.6, 0, true},       {METRIC_LOSS, 0.5, 0.4, 0, false},
                  {METRIC_ACCURACY, NAN, 0, 0.4, false},  {METRIC_LOSS, NAN, 0.4, 0, false},
                  {METRIC_ACCURACY, 0.5, 0.9, 0.4, false} /* the newer key comes first */};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin_again();
         loop.config.train.best_metric = loop.start.record.metric = cases[i].metric;
@@ -156,9 +150,8 @@ static void targets(void **state)
 }
 
 /* After this many consecutive validations without improvement, including those before a restart; 0: never. */
-static void patience(void **state)
+TEST_WITH(patience, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.train.patience = 2;
     loop.config.output.validate_steps = 1;
     const char *text = run(COMMAND_DONE);
@@ -174,9 +167,8 @@ static void patience(void **state)
 }
 
 /* The chief validates, if it has rows to validate on and a model to hold. */
-static void when_there_is_a_validation(void **state)
+TEST_WITH(when_there_is_a_validation, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.output.validate_steps = 2;
     assert_int_equal(times(run(COMMAND_DONE), "hold\n"), 3);
     begin_again();
@@ -203,9 +195,8 @@ static void when_there_is_a_validation(void **state)
 }
 
 /* Others report their results on their own rows; if training ends meanwhile nothing is recorded. */
-static void validations_with_others(void **state)
+TEST_WITH(validations_with_others, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.table.gather = loop_gather;
     loop.config.output.validate_steps = 3;
     const char *text = run(COMMAND_DONE);
@@ -221,9 +212,8 @@ static void validations_with_others(void **state)
 }
 
 /* A model without a finite result ends the run, and so does a failing engine; nothing of it is saved. */
-static void validations_that_fail(void **state)
+TEST_WITH(validations_that_fail, loop_set_up, loop_tear_down)
 {
-    (void)state;
     for (int engine = 0; engine < 2; engine++) {
         begin_again();
         loop.config.output.validate_steps = 2;
@@ -241,9 +231,8 @@ static void validations_that_fail(void **state)
 }
 
 /* Nobody had rows: there is no result. */
-static void a_validation_of_nothing(void **state)
+TEST_WITH(a_validation_of_nothing, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.config.output.validate_steps = 2;
     loop.found[0].images = 0;
     const char *text = run(COMMAND_DONE);
@@ -253,9 +242,8 @@ static void a_validation_of_nothing(void **state)
 }
 
 /* The last model gets its threshold without a validation that counts; without a threshold there is nothing to do. */
-static void the_threshold_of_the_last_model(void **state)
+TEST_WITH(the_threshold_of_the_last_model, loop_set_up, loop_tear_down)
 {
-    (void)state;
     loop.finds_threshold = true;
     loop.found[0].threshold = 0.25;
     const char *text = run(COMMAND_DONE);
@@ -281,7 +269,7 @@ static void the_threshold_of_the_last_model(void **state)
 }
 
 /* What a progress line shows of it: an accuracy, also from a checkpoint, and no other metric. */
-static void what_a_progress_line_shows(void **state)
+TEST_WITH(what_a_progress_line_shows, loop_set_up, loop_tear_down)
 {
     static const struct {
         enum metric metric;
@@ -291,7 +279,6 @@ static void what_a_progress_line_shows(void **state)
                  {METRIC_ACCURACY, 0.75, "validation 0.75\n"},
                  {METRIC_LOSS, 0.75, "validation -1\n"},
                  {METRIC_AUTO, NAN, "validation -1\n"}};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         begin_again();
         loop.config.output.progress = loop.has_terminal = true;
@@ -302,13 +289,12 @@ static void what_a_progress_line_shows(void **state)
 }
 
 /* The memory for evaluations: for tables the most rows of any part. */
-static void rows_to_evaluate(void **state)
+TEST_WITH(rows_to_evaluate, loop_set_up, loop_tear_down)
 {
     static const struct {
         int sample, validation, test;
         const char *wanted;
     } cases[] = {{50, 20, 30, "50 rows"}, {5, 20, 10, "20 rows"}, {5, 20, 30, "30 rows"}, {5, 20, -1, "20 rows"}};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         begin_again();
         loop.dataset.train.inputs = loop.dataset.train.numbers = 4;
@@ -328,10 +314,9 @@ static void rows_to_evaluate(void **state)
 }
 
 /* Can the config's metric be measured? */
-static void what_can_be_measured(void **state)
+TEST_WITH(what_can_be_measured, loop_set_up, loop_tear_down)
 {
     struct error error;
-    (void)state;
     struct config_train *train = &loop.config.train;
     assert_true(training_check_data(&loop.training, &error));
     train->loss = LOSS_MSE;
@@ -364,24 +349,5 @@ static void what_can_be_measured(void **state)
 
 int main(void)
 {
-#define LOOP_TEST(function) cmocka_unit_test_setup_teardown(function, loop_set_up, loop_tear_down)
-    const struct CMUnitTest tests[] = {
-        LOOP_TEST(a_validation),
-        LOOP_TEST(a_metric_that_falls),
-        LOOP_TEST(of_equal_scores_the_lower_loss),
-        LOOP_TEST(a_score_that_is_not_defined),
-        LOOP_TEST(a_record_of_another_metric),
-        LOOP_TEST(a_record_of_no_metric),
-        LOOP_TEST(targets),
-        LOOP_TEST(patience),
-        LOOP_TEST(when_there_is_a_validation),
-        LOOP_TEST(validations_with_others),
-        LOOP_TEST(validations_that_fail),
-        LOOP_TEST(a_validation_of_nothing),
-        LOOP_TEST(the_threshold_of_the_last_model),
-        LOOP_TEST(what_a_progress_line_shows),
-        LOOP_TEST(rows_to_evaluate),
-        LOOP_TEST(what_can_be_measured),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

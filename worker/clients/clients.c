@@ -26,7 +26,6 @@
 #include "worker/evaluation/validation.h"
 #include "worker/local_steps.h"
 #include "worker/remote/exchange/outbox.h"
-#include "worker/remote/exchange/residual_files.h"
 
 /* --- Packed messages --- */
 
@@ -41,8 +40,6 @@
  * One outbox serves all clients: before each one's difference it gets the residual of that client's messages.
  */
 
-struct small_messages;
-
 struct small_messages {
     const struct model *model;
     const struct config *config;
@@ -53,15 +50,9 @@ struct small_messages {
     struct sent_packer packer;
     float *residuals;       /* [clients, float_count]: of zero pages until a client takes part */
     float *arrived;         /* [float_count] */
-    float *sent_model;      /* [float_count] */
+    float *sent_model;      /* [float_count]: the parameters as clients have them */
     float *packer_residual; /* [float_count] */
 };
-
-/* Does this config need them? Otherwise messages are whole, or (bfloat16) refused. */
-static bool small_messages_are_known(const struct config_cluster *cluster)
-{
-    return dtype_is_packed(sent_model_gradient_dtype(cluster));
-}
 
 static size_t count_values(const struct model *model)
 {
@@ -149,19 +140,6 @@ static const float *small_messages_deliver(struct small_messages *messages, int 
     return messages->arrived;
 }
 
-/* --- To the clients --- */
-
-/* A step was made: sends all clients the change. Then the parameters as they have them, [float_count]. */
-static void small_messages_broadcast(struct small_messages *messages, const float *parameters)
-{
-    sent_packer_pack(&messages->packer, parameters, messages->sent_model, &messages->whole, 1, NULL);
-}
-
-static const float *small_messages_sent_model(const struct small_messages *messages)
-{
-    return messages->sent_model;
-}
-
 /* --- Files --- */
 
 static struct residual_files files_of(const struct small_messages *messages, int whose)
@@ -177,7 +155,7 @@ static struct residual_files files_of(const struct small_messages *messages, int
 
 /*
  * Saves and loads the residuals of both directions, in files beside this step's checkpoint
- * (worker/remote/exchange/residual_files.h). Without files the state is as after small_messages_forget.
+ * (worker/remote/exchange/outbox.h). Without files the state is as after small_messages_forget.
  */
 static bool small_messages_save(const struct small_messages *messages, int64_t step, struct error *error)
 {
@@ -229,8 +207,6 @@ static bool small_messages_load(struct small_messages *messages, int64_t step, c
  * A runner takes a client, takes its steps, and waits for its turn to deliver the result: clients take about equally
  * long, so that is a short wait. An aborted round still passes the turn on, so nobody waits for ever.
  */
-
-struct runners;
 
 struct runners_round {
     const int *clients; /* [count], ascending */
@@ -627,7 +603,7 @@ static bool end_steps(void *context, int at, struct local_steps *steps, struct e
 
 static const float *known_parameters(const struct clients *all)
 {
-    return all->messages ? small_messages_sent_model(all->messages) : all->shared.vectors[STORE_PARAMETERS];
+    return all->messages ? all->messages->sent_model : all->shared.vectors[STORE_PARAMETERS];
 }
 
 /* The result of the round's differences, into the sum. */
@@ -676,8 +652,10 @@ static void apply(struct clients *all)
     const struct gradient_sink sink = store_sink(&all->shared);
     gradient_feed(all->model, all->sum, &sink);
     store_end_step(&all->shared);
-    if (all->messages) {
-        small_messages_broadcast(all->messages, all->shared.vectors[STORE_PARAMETERS]);
+    struct small_messages *messages = all->messages;
+    if (messages) { /* sends all clients the change */
+        sent_packer_pack(&messages->packer, all->shared.vectors[STORE_PARAMETERS], messages->sent_model,
+                         &messages->whole, 1, NULL);
     }
 }
 
@@ -955,7 +933,7 @@ bool clients_engine_create(struct engine **engine, struct engine *inside, const 
         make_room(all);
     }
     store_create(&all->shared, all->model, &all->outer);
-    if (clients->exchanges && small_messages_are_known(&options->config->cluster)) {
+    if (clients->exchanges && dtype_is_packed(sent_model_gradient_dtype(&options->config->cluster))) {
         all->messages = small_messages_create(all->model, options->config, all->count);
     }
     if (!runners_create(&all->runners, inside, options, &data->examples, &data->partition, all->in_round, error)) {

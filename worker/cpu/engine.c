@@ -9,6 +9,7 @@
 #include "base/profile.h"
 #include "worker/cpu/engine.h"
 #include "worker/data/batch_source.h"
+#include "worker/data/examples.h"
 #include "worker/engine.h"
 
 /* --- Training --- */

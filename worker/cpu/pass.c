@@ -3,7 +3,7 @@
  * a step is the sum of the logits. Zero pixels are skipped by index in both directions, which is why the first layer
  * has its own functions.
  */
-#include "worker/cpu/pass.h"
+#include "worker/cpu/engine.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -27,7 +27,7 @@
 #include "worker/data/synth.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/table.h"
-#include "worker/data/tfrecord/files.h"
+#include "worker/data/tfrecord/reader.h"
 
 enum {
     VALIDATION_MOST = 5000, /* as in TensorFlow's read_data_sets; of a smaller set ... */

@@ -477,7 +477,7 @@ static bool check_classes(const struct collection *collection, struct error *err
                collection->path, collection->classes.items[first]);
 }
 
-/* The pictures of a part; the log tells once which files of a folder are none. */
+/* The pictures of a part; the log says once which files of a folder are none. */
 static bool list_part(struct collection *collection, const struct folders_part *part, struct error *error)
 {
     const bool is_split = part->test_share > 0;

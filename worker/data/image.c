@@ -1104,7 +1104,7 @@ struct box {
     int left, top, right, bottom; /* right and bottom: one beyond */
 };
 
-/* The median of the border tells paper from ink: the ink rarely covers half of it. */
+/* The median of the border separates paper from ink: the ink rarely covers half of it. */
 static bool has_light_border(const struct image *image)
 {
     int light = 0, all = 0;

@@ -408,7 +408,13 @@ static const struct file_kind *find_text(const char *bytes, size_t size)
 {
     static const struct file_kind page = {"a web page, perhaps instead of the file wanted", "download it again"},
                                   xml = {"an XML file", "save it as CSV"},
+                                  weka = {"an ARFF file, of Weka",
+                                          "save it as CSV: the attributes' names, then the lines after @data"},
                                   lfs = {"a pointer of Git LFS instead of the file", "fetch it: git lfs pull"};
+    if ((*bytes == '@' || *bytes == '%') && (contains(bytes, size, "@relation") || contains(bytes, size, "@RELATION") ||
+                                             contains(bytes, size, "@Relation"))) {
+        return &weka;
+    }
     while (size > 0 && (*bytes == ' ' || *bytes == '\n' || *bytes == '\r' || *bytes == '\t')) {
         bytes++;
         size--;

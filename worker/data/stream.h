@@ -58,7 +58,7 @@ void stream_close(struct stream *stream); /* safe on NULL */
 
 /* Formats that people have their data in, known by their first bytes, for errors that say what a file is. */
 
-enum { SIGNATURE_HEAD = 512 /* first bytes that tell all of them */ };
+enum { SIGNATURE_HEAD = 512 /* first bytes, enough for all of them */ };
 
 struct file_kind {
     const char *what;   /* "a JPEG picture" */

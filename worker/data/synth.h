@@ -27,8 +27,6 @@ bool synth_fill(uint64_t seed, enum synth_split split, int count, int threads, u
 
 /* --- The strokes of the ten digits --- */
 
-/* The strokes of the ten digits, which worker/data/synth.c distorts and draws. */
-
 enum { GLYPH_MAX_POINTS = 24, GLYPH_MAX_STYLES = 5 };
 
 /* The line runs smoothly through a point, turns sharply at it, or the pen is lifted there. */

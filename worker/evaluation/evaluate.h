@@ -86,7 +86,7 @@ enum loss_kind evaluation_loss(const struct config_train *train, int targets);
 /* What METRIC_AUTO means of pictures; of tables dataset_fit has replaced it. */
 enum metric evaluation_best_metric(const struct config_train *train, int targets);
 
-/* True if the model tells two classes apart by one score. */
+/* True if the model separates two classes by one score. */
 bool evaluation_is_binary(const struct evaluation *evaluation);
 
 /* True if it learns its inputs, so that inputs it fails to reconstruct are anomalies. */

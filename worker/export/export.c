@@ -23,10 +23,8 @@
 /* --- NumPy --- */
 
 /*
- * Parameters as numpy's .npz: an uncompressed zip archive with one .npy file per variable, named as in checkpoints.
- * Formats: numpy.lib.format, version 1.0; PKWARE's APPNOTE.TXT.
- *
- * A zip archive of stored .npy files, written in one piece: local headers, data and directory are known beforehand.
+ * Parameters as numpy's .npz: an uncompressed zip archive with one .npy file per variable, named as in checkpoints, and
+ * written in one piece. Formats: numpy.lib.format, version 1.0; PKWARE's APPNOTE.TXT.
  */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are written as they are in memory");

@@ -12,7 +12,6 @@
 
 #include "base/cli/command.h"
 #include "base/cli/commands.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -25,15 +24,11 @@
 /* --- What both share --- */
 
 /*
- * What the commands on checkpoint files (inspect, diff) share: their operands, and tensors as people want to see them.
- * Tensors are read piece by piece, so that large models need no more memory than small ones.
- *
- * Checkpoints as inspect and diff show them: their names, shapes and numbers.
+ * Operands of inspect and diff, and tensors as people want to see them: names, shapes and numbers. Tensors are read
+ * piece by piece, so that large models need no more memory than small ones.
  */
 
-enum { TENSOR_SHAPE_TEXT = 96 };
-
-enum { TENSOR_WALK_MOST = 2 };
+enum { TENSOR_SHAPE_TEXT = 96, TENSOR_WALK_MOST = 2 };
 
 struct tensor_place {
     struct checkpoint_file *file;
@@ -206,8 +201,6 @@ static double tensor_norms_stddev(const struct tensor_norms *norms)
 
 /* --- inspect --- */
 
-/* trainer inspect: describes a checkpoint. */
-
 /* tensor_visit; context: struct tensor_norms. */
 static void measure(void *context, const float *const pieces[TENSOR_WALK_MOST], size_t floats)
 {
@@ -340,8 +333,6 @@ const struct command command_inspect = {
 };
 
 /* --- diff --- */
-
-/* trainer diff: compares two checkpoints. */
 
 /* NaN and infinity become null, since JSON has neither. */
 static void add_number(cJSON *object, const char *name, double value)

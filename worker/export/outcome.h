@@ -51,8 +51,6 @@ const char *outcome_name(const struct trained *trained, int index, char buffer[O
 
 /* --- As columns of a CSV file --- */
 
-/* A table model's predictions for a row, as columns of a CSV file: `trainer predict` and the request log write them. */
-
 /* Write the columns' names, and their values, without the end of the line. worker/export/predict.c lists them. */
 void outcome_put_names(const struct trained *trained, FILE *out, char delimiter);
 void outcome_put(const struct trained *trained, const struct outcome *outcome, FILE *out, char delimiter);

@@ -13,7 +13,7 @@
 #include "worker/data/image.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
-#include "worker/engine_choose.h"
+#include "worker/engine.h"
 
 static bool find_newest(struct checkpoint_file **file, const char *folder, struct error *error)
 {

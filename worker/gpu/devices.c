@@ -1,5 +1,5 @@
 /* The devices that compute a model: the command `trainer devices`, the placement of layers, and its log. */
-#include "worker/gpu/devices.h"
+#include "worker/gpu/engine.h"
 
 #include <stdio.h>
 

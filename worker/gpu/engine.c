@@ -12,18 +12,14 @@
 #include "base/memory.h"
 #include "base/process/usage.h"
 #include "cuda/client.h"
-#include "cuda/use.h"
 #include "ps/store/model.h"
 #include "ps/store/store.h"
-#include "worker/gpu/devices.h"
 
 /* --- A gradient that grows --- */
 
 /*
- * Passes a gradient that becomes final front to back on to a sink, in blocks of whole rows; if the engine fails
- * halfway, the rest comes from another engine.
- *
- * Passes on only whole rows, because a sink takes rows; a partial row waits for the next floats.
+ * Passes a gradient that becomes final front to back on to a sink, in blocks of whole rows; a partial row waits for the
+ * next floats. If the engine fails halfway, the rest comes from another engine.
  */
 
 struct gradient_stream {

@@ -8,7 +8,6 @@
 #include "cuda/client.h"
 #include "ps/store/store.h"
 #include "worker/data/batch_source.h"
-#include "worker/gpu/devices.h"
 #include "worker/gpu/engine.h"
 
 enum { MAX_TOWERS = 16 };

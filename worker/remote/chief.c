@@ -22,11 +22,10 @@
 #include "ps/store/codec.h"
 #include "ps/store/rounds.h"
 #include "worker/checkpoints.h"
-#include "worker/data/table/schema.h"
 #include "worker/evaluation/kept_rows.h"
 #include "worker/initial.h"
-#include "worker/remote/exchange/preprocessing.h"
-#include "worker/remote/exchange/residual_files.h"
+#include "worker/remote/exchange/requests.h"
+#include "worker/remote/exchange/outbox.h"
 #include "worker/remote/transfer.h"
 
 /* A checkpoint by steps that was announced to the shards. */
@@ -604,6 +603,7 @@ void chief_reschedule(struct chief *chief, const struct config_output *output, c
         drop_orders(chief);
     }
     chief->plan = *plan;
+    chief->ledger.info.retries = chief->options.config->train.retries;
     chief->output.save_steps = output->save_steps;
     chief->output.save_model_secs = output->save_model_secs;
     chief->output.max_to_keep = output->max_to_keep;
@@ -670,6 +670,7 @@ static bool find_state(struct chief *chief, bool load, char *source, size_t size
         chief->ledger.info.global_step = 0;
         done = initial_state(config, &chief->state, source, size, error);
     }
+    checkpoint_ledger_note_rate(&chief->ledger, &config->train);
     initial_record(&chief->ledger.info, config, chief->options.dataset);
     memcpy(chief->ledger.info.config_digest, chief->options.identity->digest, sizeof chief->ledger.info.config_digest);
     return done;
@@ -739,11 +740,11 @@ static bool load_sent_model(struct chief *chief, struct error *error)
     return true;
 }
 
-static enum exchange_result write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
-                                         struct error *error)
+/* Begins a generation with the state that was found, or taken. */
+static enum exchange_result write_state(struct chief *chief, uint32_t generation, const char *source,
+                                        struct chief_start *start, struct error *error)
 {
-    char source[256] = "";
-    if (!find_state(chief, true, source, sizeof source, error) || !load_sent_model(chief, error)) {
+    if (!load_sent_model(chief, error)) {
         return EXCHANGE_FAILED;
     }
     start->global_step = chief->ledger.info.global_step;
@@ -753,7 +754,9 @@ static enum exchange_result write_shards(struct chief *chief, uint32_t generatio
         log_info("generation %u of the model begins at step %lld, %s", generation, (long long)start->global_step,
                  source);
     }
-    struct transfer_place place = {.global_step = start->global_step, .epoch_batches = chief->plan.epoch_batches};
+    struct transfer_place place = {.global_step = start->global_step,
+                                   .epoch_batches = chief->plan.epoch_batches,
+                                   .retries = chief->ledger.info.retries};
     enum exchange_result end = transfer_restore(&chief->shards, generation, &chief->state, source, error);
     if (end != EXCHANGE_OK) {
         return end;
@@ -762,6 +765,14 @@ static enum exchange_result write_shards(struct chief *chief, uint32_t generatio
     begin_supervising(chief, start->global_step);
     chief_order_ahead(chief, start->global_step); /* now, before any shard can be past any of them */
     return transfer_end_restore(&chief->shards, &place, error);
+}
+
+static enum exchange_result write_shards(struct chief *chief, uint32_t generation, struct chief_start *start,
+                                         struct error *error)
+{
+    char source[256] = "";
+    return find_state(chief, true, source, sizeof source, error) ? write_state(chief, generation, source, start, error)
+                                                                 : EXCHANGE_FAILED;
 }
 
 /* The shards may be of later steps than the newest checkpoint, and the best model too. */
@@ -814,6 +825,7 @@ static enum exchange_result begin_once(struct chief *chief, struct shard_status 
     if (!find_state(chief, false, source, sizeof source, error)) {
         return EXCHANGE_FAILED;
     }
+    chief->ledger.info.retries = status[0].retries;
     load_best(chief, start->global_step);
     begin_supervising(chief, chief->ledger.info.global_step);
     chief_order_ahead(chief, start->global_step);
@@ -859,6 +871,73 @@ bool chief_restore(struct chief *chief, struct error *error)
     pthread_mutex_unlock(&chief->mutex);
     free(status);
     return end == EXCHANGE_OK || (end == EXCHANGE_FAILED ? false : error_set(error, "some ps is missing"));
+}
+
+/* The best model so far: as train_dir has it, or its parameters; before any, where training began. */
+static bool load_good(struct chief *chief, const struct good_model *good, char *source, size_t size,
+                      struct error *error)
+{
+    struct checkpoint_info *info = &chief->ledger.info;
+    struct checkpoint_file *file;
+    char path[CHECKPOINT_MAX_PATH];
+    if (chief->has_folder && good->is_best) {
+        checkpoint_folder_name(&chief->ledger.folder, CHECKPOINT_BEST, 0, path);
+        if (checkpoint_open(&file, path, error) != CHECKPOINT_OPENED) {
+            return false;
+        }
+        const bool done = load_state(chief, file, error);
+        snprintf(source, size, "back at %.200s", path);
+        info->global_step = checkpoint_file_info(file)->global_step;
+        checkpoint_close(file);
+        return done;
+    }
+    if (!find_state(chief, true, source, size, error)) {
+        return false;
+    }
+    if (good->is_best) { /* no folder has it */
+        good_model_copy(good, &chief->state);
+        snprintf(source, size, "back at the best model");
+        info->global_step = good->global_step;
+    }
+    return true;
+}
+
+/* The newest checkpoint is where training goes on from, at the lower rate, even if this process ends here. */
+static enum exchange_result go_back(struct chief *chief, const struct good_model *good, struct chief_start *start,
+                                    struct error *error)
+{
+    struct shard_status *status = must_zero((size_t)chief->shards.count, sizeof *status, "the chief");
+    struct checkpoint_info *info = &chief->ledger.info;
+    char source[256] = "";
+    uint32_t newest = 0;
+    int64_t step;
+    enum exchange_result end = transfer_status(&chief->shards, status, error);
+    is_whole(chief, status, &newest, &step);
+    free(status);
+    if (end != EXCHANGE_OK || !load_good(chief, good, source, sizeof source, error)) {
+        return end != EXCHANGE_OK ? end : EXCHANGE_FAILED;
+    }
+    info->validation_score = NAN;
+    info->bad_validations = 0;
+    info->retries = good->record.retries;
+    if (chief->has_folder && write_checkpoint(chief, CHECKPOINT_MODEL, info->global_step)) {
+        checkpoint_folder_go_back(&chief->ledger.folder, info->global_step, info->global_step);
+    }
+    return write_state(chief, next_generation(chief, newest), source, start, error);
+}
+
+enum exchange_result chief_go_back(struct chief *chief, const struct good_model *good, int64_t *global_step,
+                                   struct error *error)
+{
+    struct chief_start start = {.global_step = good->global_step};
+    chief_lock(chief);
+    const enum exchange_result end = go_back(chief, good, &start, error);
+    if (end == EXCHANGE_OK) {
+        atomic_store(&chief->global_step, start.global_step);
+        *global_step = start.global_step;
+    }
+    pthread_mutex_unlock(&chief->mutex);
+    return end;
 }
 
 /* --- Start and end --- */

@@ -95,6 +95,14 @@ bool chief_checkpoint(struct chief *chief, struct error *error);
 bool chief_restore(struct chief *chief, struct error *error);
 void chief_settle(struct chief *chief);
 
+/*
+ * After a divergence: every shard gets the best model so far as a new generation, with its record's retries, which is
+ * the newest checkpoint, too; before any validation, the newest checkpoint's model, or the initial one. *global_step:
+ * of that model. The training thread's, which then joins again.
+ */
+enum exchange_result chief_go_back(struct chief *chief, const struct good_model *good, int64_t *global_step,
+                                   struct error *error);
+
 /* Changes the intervals of checkpoints, which of them to keep, and the end of the job. The training thread's. */
 void chief_reschedule(struct chief *chief, const struct config_output *output, const struct plan *plan);
 

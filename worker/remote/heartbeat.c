@@ -94,8 +94,8 @@ static bool is_needed(struct heartbeat *heartbeat, int ps)
 }
 
 /*
- * A push counts only when all ps have it. So while one can't be reached, the others are told, or they would all wait
- * for this worker.
+ * A push counts only when all ps have it. So while one can't be reached, the others are informed, or they would all
+ * wait for this worker.
  */
 static void look_for_silent_ps(struct heartbeat *heartbeat)
 {
@@ -267,7 +267,7 @@ static void wait_for_frames(struct heartbeat *heartbeat, struct pollfd *polled, 
     }
 }
 
-/* If all ps and the chief were lost, generations start over: only the incarnation tells, not the generation. */
+/* If all ps and the chief were lost, generations start over: only the incarnation shows it, not the generation. */
 static void note_incarnation(struct heartbeat *heartbeat, const struct link *link)
 {
     struct ps_state *ps = &heartbeat->ps[link->member.index];

@@ -46,7 +46,7 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
  */
 void heartbeat_destroy(struct heartbeat *heartbeat, const char *message);
 
-/* Before there are heartbeats: tells ps 0 which error ends this process, if that can be done within seconds. */
+/* Before there are heartbeats: reports to ps 0 which error ends this process, if that can be done within seconds. */
 void heartbeat_report_failure(const struct config *config, const struct identity *identity, const char *reason);
 
 void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals);

@@ -26,7 +26,6 @@
 #include "ps/store/model.h"
 #include "ps/store/optimizer.h"
 #include "ps/store/rounds.h"
-#include "worker/remote/trial.h"
 
 enum { LEAVE_S = 15 };
 
@@ -43,7 +42,7 @@ struct live_config {
     const struct config_model *model; /* with what follows from the data */
     struct traffic *traffic;
     struct agent *agent;
-    bool let_go; /* links are no longer held; used only by the agent's thread */
+    bool links_released; /* links are no longer held; used only by the agent's thread */
     atomic_bool joined;
     atomic_int end;             /* enum live_config_end */
     pthread_mutex_t lock;       /* guards what follows */
@@ -201,13 +200,13 @@ static void heard(void *context, uint64_t version, bool has_model)
 {
     struct live_config *live = context;
     const struct config_cluster *cluster = &live->config->cluster;
-    if (live->let_go || version != (uint64_t)live->config->fleet.version || (!live->chief && !has_model)) {
+    if (live->links_released || version != (uint64_t)live->config->fleet.version || (!live->chief && !has_model)) {
         return;
     }
     const double most_s = HANDSHAKES_S * (double)cluster->worker_hosts.count;
     const double after_s = live->chief ? 0 : most_s * (double)randombytes_uniform(1000) / 1000.0;
     const double until_s = clock_monotonic_s() + after_s;
-    live->let_go = true;
+    live->links_released = true;
     if (until_s < atomic_load(&live->traffic->held_until_s)) {
         atomic_store(&live->traffic->held_until_s, until_s);
     }

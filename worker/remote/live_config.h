@@ -11,9 +11,9 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "observe/board.h"
 #include "ps/identity.h"
 #include "worker/remote/chief.h"
-#include "observe/board.h"
 #include "worker/remote/shard_link.h"
 
 struct live_config;
@@ -58,5 +58,20 @@ bool live_config_knows(struct live_config *live, const char *digest);
 
 /* True while a rollout is under way or being undone: then the rollout handles a bad loss. Any thread. */
 bool live_config_is_rolling(struct live_config *live);
+
+/* --- Trials --- */
+
+/*
+ * A trial of a job's config: a few steps on a copy of the newest checkpoint, in a separate process on this machine, so
+ * that a crash does not take this process down.
+ */
+
+/*
+ * then: what this process would run with; the trial works in CONFIG.d/trial. Fails if the checkpoint does not fit and
+ * nothing of it may be dropped, or if the trial fails; the error quotes its last message. given_up: called several
+ * times a second; ends the trial.
+ */
+bool trial_run(const struct config *then, const char *train_dir, bool may_lose, bool (*given_up)(void *context),
+               void *context, struct error *error);
 
 #endif

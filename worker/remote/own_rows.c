@@ -11,7 +11,7 @@
 #include "worker/data/table/survey_schema.h"
 #include "worker/data/table/table.h"
 #include "worker/remote/chief.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/exchange/requests.h"
 
 enum { FIGURES_MOST = 64 << 20 /* bytes; as in ps/server/data.c */ };
 

@@ -1,5 +1,5 @@
 /* Asks ps 0, as a guest who may ask nothing else, until it answers. */
-#include "worker/remote/place.h"
+#include "worker/remote/worker.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -51,7 +51,8 @@ static bool ask_model(struct shard_part *part, struct shard_status *status, uint
     }
     *status = (struct shard_status){.ready = channel->message.model.state == MODEL_READY,
                                     .generation = channel->frame.generation,
-                                    .global_step = channel->message.model.global_step};
+                                    .global_step = channel->message.model.global_step,
+                                    .retries = channel->message.model.retries};
     return true;
 }
 
@@ -207,8 +208,8 @@ enum exchange_result transfer_restore(struct push_pull *exchange, uint32_t gener
 enum exchange_result transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
                                           struct error *error)
 {
-    const struct message_end_restore end_restore = {.global_step = place->global_step,
-                                                    .epoch_batches = place->epoch_batches};
+    const struct message_end_restore end_restore = {
+        .global_step = place->global_step, .epoch_batches = place->epoch_batches, .retries = (uint8_t)place->retries};
     enum exchange_result end = EXCHANGE_OK;
     for (int i = 0; i < exchange->count && end == EXCHANGE_OK; i++) {
         end = repeat_request(exchange, &exchange->parts[i], MESSAGE_end_restore, &end_restore, error);

@@ -18,6 +18,7 @@ struct shard_status {
     uint32_t generation;
     bool over;           /* the job it served has ended */
     int64_t global_step; /* -1 unless ready */
+    int retries;         /* as in struct config_train */
 };
 
 /* Asks every ps, waiting for those that don't answer. status: [exchange->count]. */
@@ -30,6 +31,7 @@ enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *g
 struct transfer_place {
     int64_t global_step;
     int64_t epoch_batches; /* of one worker */
+    int retries;           /* as in struct config_train */
 };
 
 /*

@@ -2,7 +2,7 @@
  * A rollout's trial run, in a child process: a config that crashes, hangs or exhausts memory takes down only the child,
  * and the copy of the checkpoint that it trained on is deleted afterwards.
  */
-#include "worker/remote/trial.h"
+#include "worker/remote/live_config.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -19,8 +19,7 @@
 #include "ps/job/job.h"
 #include "worker/evaluation/metrics.h"
 #include "worker/evaluation/validation.h"
-#include "worker/remote/exchange/preprocessing.h"
-#include "worker/remote/exchange/validations.h"
+#include "worker/remote/exchange/requests.h"
 #include "worker/remote/own_rows.h"
 #include "worker/remote/remote_worker.h"
 #include "worker/report.h"
@@ -78,7 +77,7 @@ static bool find_model(struct remote_worker *worker, struct chief_start *start)
 static void note_first_join(struct remote_worker *worker)
 {
     worker->joined = true;
-    if (worker->low_priority && restart_stand_by()) {
+    if (worker->low_priority && restart_spawn_helper()) {
         threads_give_way();
     }
 }
@@ -105,12 +104,13 @@ static bool join(struct updater *updater, struct updater_start *start)
     if (!worker_load_residual(worker, &training->error)) {
         return training_fail(training);
     }
+    start->record.retries = worker->config.train.retries = worker->exchange.retries;
     worker->first_draw = worker_fair_draws(worker) - training->local_step;
     worker_update_vitals(worker, STATE_TRAINING);
     if (worker->chief) {
         start->global_step = found.global_step;
         start->restored_from = found.restored_from;
-        start->record = found.record;
+        start->record = found.record; /* with the same retries */
     }
     if (!worker->joined) {
         note_first_join(worker);
@@ -518,6 +518,20 @@ static bool worker_step(struct updater *updater)
 
 /* --- The end --- */
 
+/* Where the best model lies, and the rate is lower: all workers find a new generation of the model, and join it. */
+static bool go_back(struct updater *updater, const struct good_model *good)
+{
+    struct remote_worker *worker = of(updater);
+    struct training *training = &worker->training;
+    enum exchange_result end = EXCHANGE_REJOIN;
+    worker->bad_steps = worker->refused_steps = 0;
+    worker_settle(worker); /* whatever its result: pushes in flight belong to a model that is given up */
+    while (end == EXCHANGE_REJOIN && signals_pending() == 0) {
+        end = chief_go_back(worker->chief, good, &training->global_step, &training->error);
+    }
+    return worker_take_end(worker, end);
+}
+
 /* The end of training: the chief saves and ends the job, and the others wait for it. */
 
 enum { END_TIMEOUT_S = 600 /* for the chief to end a job after its last step */ };
@@ -681,6 +695,7 @@ const struct updater_table remote_updater_table = {
     .summarise = summarise,
     .settle = settle,
     .finish = worker_finish,
+    .go_back = go_back,
     .conclude = worker_conclude,
     .record = record,
 };

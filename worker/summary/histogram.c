@@ -2,7 +2,7 @@
  * The bucket of a float is looked up by its exponent and upper four bits of mantissa: such a cell is narrower than any
  * bucket, so it contains at most one limit, and one comparison decides.
  */
-#include "worker/summary/histogram.h"
+#include "worker/summary/summary.h"
 
 #include <assert.h>
 #include <float.h>

@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -31,7 +30,6 @@
 #include "worker/data/image.h"
 #include "worker/data/tfrecord/reader.h"
 #include "worker/evaluation/evaluate.h"
-#include "worker/summary/histogram.h"
 
 /* --- Event files --- */
 
@@ -265,10 +263,6 @@ static void event_file_close(struct event_file *file)
     proto_free(&file->pending);
     file->fd = -1;
 }
-
-/* --- Summaries --- */
-
-/* What a summary contains, and when one is due. */
 
 /* --- The config as text and as hyper-parameters --- */
 
@@ -714,9 +708,7 @@ static void curves_put(struct event *event, const struct evaluation *evaluation)
 
 /*
  * Activations of each layer for a few examples, for histograms. A separate forward pass in plain C: engines do not
- * expose intermediate results, and this runs rarely, on a handful of examples.
- *
- * A plain forward pass, sample by sample: it runs rarely, on few images, so clarity wins over speed.
+ * expose intermediate results, and this runs rarely, so clarity wins over speed.
  */
 
 enum { ACTIVATIONS_IMAGES = 32 };

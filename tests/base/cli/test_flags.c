@@ -1,12 +1,8 @@
 /* Command lines as people type them. */
 #include "base/cli/command.h"
+#include "tests/check.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 enum { LAYERS, ISSYNC, WORKER_HOSTS, NOTES, FLAG_COUNT };
 
@@ -51,9 +47,8 @@ static void refuse(const char *const *words, const char *expected)
     assert_string_equal(parsed.error.text, expected);
 }
 
-static void values(void **state)
+TEST(values)
 {
-    (void)state;
     struct parsed parsed;
     accept(&parsed, WORDS("--layers=784,10", "--worker_hosts", "a:1"));
     assert_string_equal(parsed.values[LAYERS], "784,10");
@@ -65,9 +60,8 @@ static void values(void **state)
     assert_string_equal(parsed.values[WORKER_HOSTS], "a=b");
 }
 
-static void switches(void **state)
+TEST(switches)
 {
-    (void)state;
     static const char *const on[] = {"--issync", "--issync=true", "--issync=1", "--issync=yes"};
     static const char *const off[] = {"--noissync", "--issync=false", "--issync=0", "--issync=no"};
     struct parsed parsed;
@@ -84,9 +78,8 @@ static void switches(void **state)
     assert_string_equal(parsed.operands[0], "0");
 }
 
-static void operands(void **state)
+TEST(operands)
 {
-    (void)state;
     struct parsed parsed;
     accept(&parsed, WORDS("a", "--layers", "b", "c", "--issync", "d", "-"));
     assert_int_equal(parsed.operand_count, 4);
@@ -96,9 +89,8 @@ static void operands(void **state)
     assert_string_equal(parsed.operands[2], "d");
 }
 
-static void mistakes(void **state)
+TEST(mistakes)
 {
-    (void)state;
     refuse(WORDS("--wroker_hosts=a:1"), "unknown flag --wroker_hosts; did you mean --worker_hosts?");
     refuse(WORDS("--worker-hosts", "a:1"), "unknown flag --worker-hosts; did you mean --worker_hosts?");
     refuse(WORDS("--zzz"), "unknown flag --zzz; `trainer help flags` lists them all");
@@ -114,11 +106,5 @@ static void mistakes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values),
-        cmocka_unit_test(switches),
-        cmocka_unit_test(operands),
-        cmocka_unit_test(mistakes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* Differences between configurations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/config/keys.h"
+#include "tests/check.h"
 
 static void parse(struct config *config, const char *text)
 {
@@ -18,9 +13,8 @@ static void parse(struct config *config, const char *text)
     }
 }
 
-static void names_what_differs(void **state)
+TEST(names_what_differs)
 {
-    (void)state;
     struct config before, after;
     struct config_diff diff;
     char line[256];
@@ -42,9 +36,8 @@ static void names_what_differs(void **state)
     config_free(&after);
 }
 
-static void finds_nothing_between_equals(void **state)
+TEST(finds_nothing_between_equals)
 {
-    (void)state;
     struct config before, after;
     struct config_diff diff;
     parse(&before, "{}");
@@ -58,9 +51,8 @@ static void finds_nothing_between_equals(void **state)
 }
 
 /* config_parse reads back what config_job_text writes: versions are stored and sent this way. */
-static void job_text_is_a_config(void **state)
+TEST(job_text_is_a_config)
 {
-    (void)state;
     struct config before, after;
     char digest[CONFIG_DIGEST_HEX + 1], again[CONFIG_DIGEST_HEX + 1];
     parse(&before, "{\"train\": {\"optimizer\": \"adam\", \"epochs\": 3}, \"cluster\": {\"ps_hosts\": [\"a:1\"], "
@@ -77,9 +69,8 @@ static void job_text_is_a_config(void **state)
 }
 
 /* Every live key and no other: all must be plain values. */
-static void takes_live_keys_alone(void **state)
+TEST(takes_live_keys_alone)
 {
-    (void)state;
     struct config config, other;
     struct error error;
     int taken = 0;
@@ -123,11 +114,5 @@ static void takes_live_keys_alone(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_what_differs),
-        cmocka_unit_test(finds_nothing_between_equals),
-        cmocka_unit_test(job_text_is_a_config),
-        cmocka_unit_test(takes_live_keys_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,20 +1,15 @@
 /* The table's invariants on which the code that reads it relies. */
 #include "base/config/keys.h"
+#include "tests/check.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "tests/no_memory.h"
 
-static void names_are_unique(void **state)
+TEST(names_are_unique)
 {
-    (void)state;
     for (const struct config_key *key = config_keys; key->section; key++) {
         for (const struct config_key *other = key + 1; other->section; other++) {
             bool same_name = strcmp(key->name, other->name) == 0;
@@ -32,9 +27,8 @@ static void names_are_unique(void **state)
     assert_null(config_key_by_flag("version"));
 }
 
-static void sections_stand_together(void **state)
+TEST(sections_stand_together)
 {
-    (void)state;
     for (const struct config_key *key = config_keys + 1; key->section; key++) {
         bool begins = strcmp(key->section, key[-1].section) != 0;
         for (const struct config_key *earlier = config_keys; begins && earlier < key; earlier++) {
@@ -44,9 +38,8 @@ static void sections_stand_together(void **state)
 }
 
 /* A default is a value like any other, and every value shown can be typed in again. */
-static void texts_read_back(void **state)
+TEST(texts_read_back)
 {
-    (void)state;
     struct config config;
     struct error error;
     config_defaults(&config);
@@ -81,9 +74,8 @@ static void texts_read_back(void **state)
     config_free(&config);
 }
 
-static void json_reads_back(void **state)
+TEST(json_reads_back)
 {
-    (void)state;
     struct config config, copy;
     struct error error;
     config_defaults(&config);
@@ -107,9 +99,8 @@ static void json_reads_back(void **state)
 }
 
 /* Recognising a default needs no memory: a job's text, and which files are read, depend on it. */
-static void defaults_need_no_memory(void **state)
+TEST(defaults_need_no_memory)
 {
-    (void)state;
     static const char *const others[][2] = {
         {"layers", "784,10"},     {"hidden", "5"},     {"validation_size", "0"}, {"seed", "9007199254740991"},
         {"ps_hosts", "a:1"},      {"target", "class"}, {"towers", "gpu:0"},      {"device", "gpu:1"},
@@ -142,9 +133,8 @@ static void defaults_need_no_memory(void **state)
 }
 
 /* A refused value leaves the old one in place. */
-static void refusal_changes_nothing(void **state)
+TEST(refusal_changes_nothing)
 {
-    (void)state;
     struct config config;
     struct error error;
     config_defaults(&config);
@@ -163,9 +153,8 @@ static void refusal_changes_nothing(void **state)
     config_free(&config);
 }
 
-static void descriptions_are_for_readers(void **state)
+TEST(descriptions_are_for_readers)
 {
-    (void)state;
     for (const struct config_key *key = config_keys; key->section; key++) {
         assert_non_null(key->description);
         assert_int_not_equal(key->description[strlen(key->description) - 1], '.');
@@ -175,14 +164,5 @@ static void descriptions_are_for_readers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_are_unique),
-        cmocka_unit_test(sections_stand_together),
-        cmocka_unit_test(texts_read_back),
-        cmocka_unit_test(json_reads_back),
-        cmocka_unit_test(defaults_need_no_memory),
-        cmocka_unit_test(refusal_changes_nothing),
-        cmocka_unit_test(descriptions_are_for_readers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

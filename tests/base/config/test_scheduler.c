@@ -1,11 +1,6 @@
 /* What schedulers say of a job. */
 #include "base/config/scheduler.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,9 +51,8 @@ static void hosts_refuses(const char *text, const char *message)
     free(found);
 }
 
-static void lists(void **state)
+TEST(lists)
 {
-    (void)state;
     hosts_means("n1", "n1");
     hosts_means("login,n[1,3-5],x", "login n1 n3 n4 n5 x");
     hosts_means("n[08-11]", "n08 n09 n10 n11");
@@ -72,9 +66,8 @@ static void lists(void **state)
     hosts_means("[1-2]a,b", "1a 2a b");
 }
 
-static void hosts_mistakes(void **state)
+TEST(hosts_mistakes)
 {
-    (void)state;
     static const char *const numbers[] = {"n[]",    "n[a]",  "n[1-]",  "n[-1]",
                                           "n[2-1]", "n[1,]", "n[1;2]", "n[1234567890]"};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
@@ -92,9 +85,8 @@ static void hosts_mistakes(void **state)
     hosts_refuses("n[0-9999][0-9999][0-9999][0-9999]", "too many hosts");
 }
 
-static void as_many_as_allowed(void **state)
+TEST(as_many_as_allowed)
 {
-    (void)state;
     struct found *found = calloc(1, sizeof *found);
     struct error error;
     assert_true(hostlist_expand("n[1-2048]", MOST, add, found, &error));
@@ -111,9 +103,8 @@ static void as_many_as_allowed(void **state)
 }
 
 /* Any text of the language's characters: the work is bounded, and every refusal has a message. */
-static void hostile(void **state)
+TEST(hostile)
 {
-    (void)state;
     struct test_random random = test_random_begin("hostile");
     for (int i = 0; i < 20000; i++) {
         static const char letters[] = "[]-,,0123456789an.";
@@ -167,9 +158,8 @@ static void slurm_refuses(const struct slurm_task *task, int ps_count, const cha
     assignment_free(&assignment);
 }
 
-static void a_task_on_each_node(void **state)
+TEST(a_task_on_each_node)
 {
-    (void)state;
     const char *workers = "n09:7000,n10:7000";
     slurm_means(TASK("0", "0", "0", "n[08-10]", "1(x3)"), 1, "ps", "0", "n08:7000", workers);
     slurm_means(TASK("1", "1", "0", "n[08-10]", "1(x3)"), 1, "worker", "0", "n08:7000", workers);
@@ -177,9 +167,8 @@ static void a_task_on_each_node(void **state)
     slurm_means(TASK("2", "2", "0", "n[08-10]", "1(x3)"), 2, "worker", "0", "n08:7000,n09:7000", "n10:7000");
 }
 
-static void several_tasks_on_a_node(void **state)
+TEST(several_tasks_on_a_node)
 {
-    (void)state;
     const char *ps = "a:7000,a:7001", *workers = "b1:7000,b1:7001,b2:7000";
     slurm_means(TASK("1", "0", "1", "a,b[1-2]", "2(x2),1"), 2, "ps", "1", ps, workers);
     slurm_means(TASK("3", "1", "1", "a,b[1-2]", "2(x2),1"), 2, "worker", "1", ps, workers);
@@ -187,16 +176,14 @@ static void several_tasks_on_a_node(void **state)
     slurm_means(TASK("2", "0", "2", "a", "3"), 1, "worker", "1", "a:7000", "a:7001,a:7002");
 }
 
-static void one_task_trains_alone(void **state)
+TEST(one_task_trains_alone)
 {
-    (void)state;
     slurm_means(TASK("0", "0", "0", "a", "1"), 1, "local", "0", "", "a:7000");
     slurm_means(TASK("0", "0", "0", "a", "1"), 5, "local", "0", "", "a:7000");
 }
 
-static void slurm_mistakes(void **state)
+TEST(slurm_mistakes)
 {
-    (void)state;
     const char *counts = "SLURM_STEP_TASKS_PER_NODE: must be counts of tasks, as in 2(x3),1";
     static const char *const wrong[] = {"", "0", "a", "1,", "1(x", "1(x0)", "1(x2", "1(y2)", "-1", "1;1", "1 "};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -219,9 +206,8 @@ static void slurm_mistakes(void **state)
 }
 
 /* srun --distribution=cyclic: task 1 is the first of node 1, where a block would put it second on node 0. */
-static void tasks_in_turn(void **state)
+TEST(tasks_in_turn)
 {
-    (void)state;
     const char *message = "task 1 is not in a block with the others of its node: start the members by srun "
                           "--distribution=block";
     slurm_refuses(TASK("1", "1", "0", "a[1-2]", "2(x2)"), 1, message);
@@ -261,9 +247,8 @@ static void tf_refuses(const char *text, const char *message)
     assignment_free(&parsed);
 }
 
-static void every_member(void **state)
+TEST(every_member)
 {
-    (void)state;
     const char *ps = "d:1,e:1", *workers = "a:1,b:1,c:1";
     tf_means(CLUSTER "\"task\": {\"type\": \"chief\", \"index\": 0}}", "worker", "0", ps, workers);
     tf_means(CLUSTER "\"task\": {\"type\": \"worker\", \"index\": 1}}", "worker", "2", ps, workers);
@@ -276,18 +261,16 @@ static void every_member(void **state)
              "0", "d:1", "a:1");
 }
 
-static void one_process_alone(void **state)
+TEST(one_process_alone)
 {
-    (void)state;
     tf_means("{\"cluster\": {\"chief\": [\"a:1\"]}, \"task\": {\"type\": \"chief\", \"index\": 0}}", "local", "0", "",
              "a:1");
     tf_means("{\"cluster\": {\"worker\": [\"a:1\"]}, \"task\": {\"type\": \"worker\", \"index\": 0}}", "local", "0", "",
              "a:1");
 }
 
-static void nothing_said(void **state)
+TEST(nothing_said)
 {
-    (void)state;
     static const char *const texts[] = {NULL, "", "{}", "{\"cluster\": {}}",
                                         "{\"task\": {\"type\": \"worker\", \"index\": 0}}"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
@@ -299,9 +282,8 @@ static void nothing_said(void **state)
     }
 }
 
-static void tf_mistakes(void **state)
+TEST(tf_mistakes)
 {
-    (void)state;
     tf_refuses("{\"cluster\": [1,]}", "TF_CONFIG:1:15: trailing comma; remove it");
     tf_refuses("[]", "TF_CONFIG: must be an object: {\"cluster\": {...}, \"task\": {...}}");
     tf_refuses(
@@ -338,20 +320,5 @@ static void tf_mistakes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists),
-        cmocka_unit_test(hosts_mistakes),
-        cmocka_unit_test(as_many_as_allowed),
-        cmocka_unit_test(hostile),
-        cmocka_unit_test(a_task_on_each_node),
-        cmocka_unit_test(several_tasks_on_a_node),
-        cmocka_unit_test(one_task_trains_alone),
-        cmocka_unit_test(slurm_mistakes),
-        cmocka_unit_test(tasks_in_turn),
-        cmocka_unit_test(every_member),
-        cmocka_unit_test(one_process_alone),
-        cmocka_unit_test(nothing_said),
-        cmocka_unit_test(tf_mistakes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -4,10 +4,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/config/versions.h"
 #include "base/file.h"
+#include "tests/check.h"
 
 /* --- System calls that change files are counted; the process dies before or in number `die_at` --- */
 
@@ -88,7 +83,6 @@ static char folder[64], config_path[128];
 
 static int make_folder(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/test_versions.XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(config_path, sizeof config_path, "%s/config.json", folder);
@@ -98,7 +92,6 @@ static int make_folder(void **state)
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command); /* NOLINT(cert-env33-c) */
@@ -107,11 +100,10 @@ static int remove_folder(void **state)
 static const char one[] = "{\"fleet\":{\"version\":1}}", two[] = "{\"fleet\":{\"version\":2},\"more\":\"text\"}";
 
 /* The longest path that fits is accepted whole, and a longer one refused. */
-static void names_what_lies_beside_the_config(void **state)
+TEST(names_what_lies_beside_the_config)
 {
     char config_file[VERSIONS_PATH], path[VERSIONS_PATH];
     struct error error;
-    (void)state;
     assert_true(versions_path("a/config.json", NULL, path, &error));
     assert_string_equal(path, "a/config.json.d");
     assert_true(versions_path("a/config.json", "audit.log", path, &error));
@@ -124,9 +116,8 @@ static void names_what_lies_beside_the_config(void **state)
     assert_true(versions_path(config_file, NULL, path, &error));
 }
 
-static void keeps_versions_and_switches(void **state)
+TEST_WITH(keeps_versions_and_switches, make_folder, remove_folder)
 {
-    (void)state;
     struct versions versions;
     struct error error;
     bool there;
@@ -150,9 +141,8 @@ static void keeps_versions_and_switches(void **state)
     free(text);
 }
 
-static void refuses_changes_and_gaps(void **state)
+TEST_WITH(refuses_changes_and_gaps, make_folder, remove_folder)
 {
-    (void)state;
     struct versions versions;
     struct error error;
     bool there;
@@ -190,9 +180,8 @@ static void damage(const char *name, size_t at)
 }
 
 /* A changed digit still makes a valid version or config: only the checksum notices. */
-static void what_rots_is_named(void **state)
+TEST_WITH(what_rots_is_named, make_folder, remove_folder)
 {
-    (void)state;
     struct versions versions;
     struct error error;
     bool there;
@@ -221,9 +210,8 @@ static void what_rots_is_named(void **state)
     assert_non_null(strstr(error.text, "00000002.local.json: is damaged"));
 }
 
-static void earlier_programs_had_no_checksums(void **state)
+TEST_WITH(earlier_programs_had_no_checksums, make_folder, remove_folder)
 {
-    (void)state;
     struct versions versions;
     struct error error;
     bool there;
@@ -274,9 +262,8 @@ static uint64_t in_force(void)
     return number;
 }
 
-static void old_or_new_whenever_it_dies(void **state)
+TEST_WITH(old_or_new_whenever_it_dies, make_folder, remove_folder)
 {
-    (void)state;
     struct versions versions;
     struct error error;
     int status = 0, cuts = 0;
@@ -315,9 +302,8 @@ static void old_or_new_whenever_it_dies(void **state)
 }
 
 /* A power cut is worse than a kill: nothing may be named before it is on disk, and names are synced too. */
-static void syncs_before_and_after_each_name(void **state)
+TEST_WITH(syncs_before_and_after_each_name, make_folder, remove_folder)
 {
-    (void)state;
     struct versions versions;
     struct error error;
     assert_true(versions_open(&versions, config_path, &error));
@@ -330,14 +316,5 @@ static void syncs_before_and_after_each_name(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_what_lies_beside_the_config),
-        cmocka_unit_test_setup_teardown(keeps_versions_and_switches, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(refuses_changes_and_gaps, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(what_rots_is_named, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(earlier_programs_had_no_checksums, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(old_or_new_whenever_it_dies, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(syncs_before_and_after_each_name, make_folder, remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

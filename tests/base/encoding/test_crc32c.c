@@ -1,18 +1,13 @@
 /* CRC-32C against the vectors of RFC 3720, B.4, and the instruction against the table. */
 #include "base/encoding/crc32c.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/random.h"
 
-static void published_vectors(void **state)
+TEST(published_vectors)
 {
-    (void)state;
     uint8_t bytes[32];
     memset(bytes, 0, sizeof bytes);
     assert_int_equal(crc32c(bytes, sizeof bytes), 0x8A9136AA);
@@ -28,9 +23,8 @@ static void published_vectors(void **state)
     assert_int_equal(crc32c_reference("123456789", 9), 0xE3069283);
 }
 
-static void instruction_and_table_agree(void **state)
+TEST(instruction_and_table_agree)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     uint8_t bytes[2400];
     if (!crc32c_is_hardware()) {
@@ -48,9 +42,5 @@ static void instruction_and_table_agree(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_vectors),
-        cmocka_unit_test(instruction_and_table_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

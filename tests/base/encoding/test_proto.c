@@ -1,19 +1,14 @@
 /* Messages compared with bytes worked out from the encoding's documentation; readers on every kind of damage. */
 #include "base/encoding/proto.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/random.h"
 
-static void known_messages(void **state)
+TEST(known_messages)
 {
-    (void)state;
     struct proto proto = {0};
     proto_integer(&proto, 1, 150); /* the documentation's own examples */
     proto_text(&proto, 2, "testing");
@@ -34,9 +29,8 @@ static void known_messages(void **state)
 }
 
 /* A nested message whose length takes one, two, three and four bytes. */
-static void nested_lengths(void **state)
+TEST(nested_lengths)
 {
-    (void)state;
     static const size_t sizes[] = {0, 1, 120, 127, 128, 129, 16380, 16383, 16384, 16390, 3000000};
     uint8_t *content = malloc(3000000);
     assert_non_null(content);
@@ -61,9 +55,8 @@ static void nested_lengths(void **state)
     free(content);
 }
 
-static void numbers_read_back(void **state)
+TEST(numbers_read_back)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     struct proto proto = {0};
     uint64_t values[200];
@@ -88,9 +81,8 @@ static void numbers_read_back(void **state)
 }
 
 /* Cut anywhere, a message either ends between two fields or is found damaged; no byte beyond it is ever read. */
-static void cut_messages(void **state)
+TEST(cut_messages)
 {
-    (void)state;
     struct proto proto = {0};
     proto_integer(&proto, 1, 1 << 20);
     proto_double(&proto, 2, 1);
@@ -113,9 +105,8 @@ static void cut_messages(void **state)
     proto_free(&proto);
 }
 
-static void empty_messages(void **state)
+TEST(empty_messages)
 {
-    (void)state;
     struct proto_reader reader = proto_read(NULL, 0);
     struct proto_field field;
     uint64_t value;
@@ -133,9 +124,8 @@ static void refuses(const uint8_t *bytes, size_t size)
     assert_false(proto_next(&reader, &field)); /* for good */
 }
 
-static void impossible_fields(void **state)
+TEST(impossible_fields)
 {
-    (void)state;
     refuses((const uint8_t[]){0x00, 0x01}, 2);                                                  /* field 0 */
     refuses((const uint8_t[]){0x0B, 0x01}, 2);                                                  /* a group */
     refuses((const uint8_t[]){0x0F, 0x01}, 2);                                                  /* no such type */
@@ -146,9 +136,5 @@ static void impossible_fields(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_messages), cmocka_unit_test(nested_lengths),    cmocka_unit_test(numbers_read_back),
-        cmocka_unit_test(cut_messages),   cmocka_unit_test(impossible_fields), cmocka_unit_test(empty_messages),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,25 +1,19 @@
 /* A process that dies in a new version comes back on the fallback, whoever starts it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/config.h"
 #include "base/process/restart.h"
 #include "base/config/versions.h"
 #include "base/file.h"
+#include "tests/check.h"
 
 static char folder[64], config_path[80];
 
 static int make_folder(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/probation-XXXXXX");
     if (!mkdtemp(folder)) {
         return 1;
@@ -31,7 +25,6 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
 }
@@ -57,10 +50,9 @@ static void begin_version_2(void)
     assert_true(versions_switch(&versions, 2, &error));
 }
 
-static void two_deaths_are_enough(void **state)
+TEST_WITH(two_deaths_are_enough, make_folder, remove_folder)
 {
     struct probation probation;
-    (void)state;
     assert_false(probation_read(config_path, &probation));
     probation_check(config_path);
     probation_check(NULL);
@@ -89,10 +81,9 @@ static void damage(const char *name)
 }
 
 /* A version's file damaged by the disk says nothing about the version: it may be taken again. */
-static void a_damaged_version_did_not_fail(void **state)
+TEST_WITH(a_damaged_version_did_not_fail, make_folder, remove_folder)
 {
     struct probation probation;
-    (void)state;
     begin_version_2();
     probation_check(config_path);
     damage("00000002.json");
@@ -121,12 +112,11 @@ static void name_records(char paths[2][256])
 }
 
 /* An invalid record is ignored, and counts nothing. */
-static void a_damaged_record_is_none(void **state)
+TEST_WITH(a_damaged_record_is_none, make_folder, remove_folder)
 {
     static const char *const texts[] = {"", "2 1", "2 1 -1 0\n", "2 1 -2147483648 0\n", "x 1 1 0\n"};
     struct probation probation;
     char paths[2][256];
-    (void)state;
     begin_version_2();
     name_records(paths);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -142,14 +132,13 @@ static void a_damaged_record_is_none(void **state)
 }
 
 /* A changed number of starts, or another fallback, must not make it go back. */
-static void a_damaged_one_is_not_obeyed(void **state)
+TEST_WITH(a_damaged_one_is_not_obeyed, make_folder, remove_folder)
 {
     struct probation probation;
     char paths[2][256];
     uint8_t *bytes;
     size_t size;
     struct error error;
-    (void)state;
     begin_version_2();
     name_records(paths);
     const char *path = paths[0];
@@ -173,11 +162,10 @@ static void a_damaged_one_is_not_obeyed(void **state)
 }
 
 /* Damage to one of the two copies strands no process in a version that kills it. */
-static void one_sound_copy_is_enough(void **state)
+TEST_WITH(one_sound_copy_is_enough, make_folder, remove_folder)
 {
     struct probation probation;
     char paths[2][256];
-    (void)state;
     for (int rotten = 0; rotten < 2; rotten++) {
         begin_version_2();
         name_records(paths);
@@ -196,9 +184,8 @@ static void one_sound_copy_is_enough(void **state)
     }
 }
 
-static void a_process_that_lives_is_left_alone(void **state)
+TEST_WITH(a_process_that_lives_is_left_alone, make_folder, remove_folder)
 {
-    (void)state;
     begin_version_2();
     probation_check(config_path);
     probation_end(config_path);
@@ -209,13 +196,12 @@ static void a_process_that_lives_is_left_alone(void **state)
 }
 
 /* Processes of one machine share the folder, but each has its own count. */
-static void each_process_for_itself(void **state)
+TEST_WITH(each_process_for_itself, make_folder, remove_folder)
 {
     char one[] = "trainer", index0[] = "--task_index=0", index1[] = "--task_index=1";
     char *first[] = {one, index0, NULL}, *second[] = {one, index1, NULL};
     char id[RESTART_ID], other[RESTART_ID];
     struct probation probation;
-    (void)state;
     restart_remember(first);
     restart_identity(id);
     begin_version_2();
@@ -230,14 +216,5 @@ static void each_process_for_itself(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(two_deaths_are_enough, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_damaged_version_did_not_fail, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_damaged_record_is_none, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_damaged_one_is_not_obeyed, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(one_sound_copy_is_enough, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_process_that_lives_is_left_alone, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(each_process_for_itself, make_folder, remove_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

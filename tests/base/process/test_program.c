@@ -4,11 +4,7 @@
  */
 #include <elf.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/checked.h"
 #include "base/file.h"
 #include "base/process/program.h"
 #include "base/process/restart.h"
+#include "tests/check.h"
 
 enum { SIZE = 300000, PIECE = 70000 };
 
@@ -54,7 +49,6 @@ static void make_program(uint16_t machine, uint32_t seed)
 
 static int begin(void **state)
 {
-    (void)state;
     struct error error;
     assert_non_null(mkdtemp(folder));
     snprintf(config, sizeof config, "%s/config.json", folder);
@@ -65,7 +59,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command);
@@ -85,9 +78,8 @@ static bool take(uint64_t until, struct error *error)
     return done;
 }
 
-static void is_taken_in_from_where_it_stopped(void **state)
+TEST(is_taken_in_from_where_it_stopped)
 {
-    (void)state;
     struct error error;
     struct program_intake intake;
     char path[VERSIONS_PATH];
@@ -112,9 +104,8 @@ static void is_taken_in_from_where_it_stopped(void **state)
     assert_memory_equal(got, bytes + SIZE - 60, 60);
 }
 
-static void another_one_than_announced_is_removed(void **state)
+TEST(another_one_than_announced_is_removed)
 {
-    (void)state;
     struct error error;
     make_program(EM_X86_64, 2);
     bytes[SIZE / 2] ^= 1;
@@ -126,9 +117,8 @@ static void another_one_than_announced_is_removed(void **state)
     assert_true(programs_have(&programs, digest));
 }
 
-static void more_than_announced_is_refused(void **state)
+TEST(more_than_announced_is_refused)
 {
-    (void)state;
     struct error error;
     struct program_intake intake;
     make_program(EM_X86_64, 3);
@@ -138,9 +128,8 @@ static void more_than_announced_is_refused(void **state)
     program_intake_close(&intake);
 }
 
-static void a_full_disk_costs_nothing_but_the_rest(void **state)
+TEST(a_full_disk_costs_nothing_but_the_rest)
 {
-    (void)state;
     struct error error;
     const struct rlimit full = {100000, RLIM_INFINITY}, free_again = {RLIM_INFINITY, RLIM_INFINITY};
     make_program(EM_X86_64, 4);
@@ -153,9 +142,8 @@ static void a_full_disk_costs_nothing_but_the_rest(void **state)
     assert_true(programs_have(&programs, digest));
 }
 
-static void one_that_no_disk_holds_is_not_begun(void **state)
+TEST(one_that_no_disk_holds_is_not_begun)
 {
-    (void)state;
     struct error error;
     struct program_intake intake;
     make_program(EM_X86_64, 5);
@@ -164,9 +152,8 @@ static void one_that_no_disk_holds_is_not_begun(void **state)
 }
 
 /* Another process holds the lock and releases it by dying. */
-static void one_process_takes_it_in(void **state)
+TEST(one_process_takes_it_in)
 {
-    (void)state;
     struct error error;
     struct program_intake intake;
     int ready[2], done[2];
@@ -192,9 +179,8 @@ static void one_process_takes_it_in(void **state)
     close(ready[0]), close(ready[1]), close(done[0]), close(done[1]);
 }
 
-static void says_what_is_no_program(void **state)
+TEST(says_what_is_no_program)
 {
-    (void)state;
     struct error error;
     char architecture[PROGRAM_ARCHITECTURE];
     make_program(EM_AARCH64, 7);
@@ -214,9 +200,8 @@ static void says_what_is_no_program(void **state)
     assert_int_equal(strlen(program_own_digest()), PROGRAM_DIGEST_HEX);
 }
 
-static void keeps_those_that_are_named(void **state)
+TEST(keeps_those_that_are_named)
 {
-    (void)state;
     struct error error;
     char first[PROGRAM_DIGEST_HEX + 1];
     make_program(EM_X86_64, 9);
@@ -233,9 +218,8 @@ static void keeps_those_that_are_named(void **state)
     assert_false(programs_have(&programs, program_own_digest()));
 }
 
-static void versions_name_their_programs(void **state)
+TEST(versions_name_their_programs)
 {
-    (void)state;
     struct error error;
     struct versions versions;
     char found[PROGRAM_DIGEST_HEX + 1];
@@ -292,9 +276,8 @@ static bool it_is_not(const char *config_path, uint64_t version, const char *whi
 }
 
 /* A program that is whole, but that nothing vouches for, or that another user may have written, is not executed. */
-static void a_program_without_a_signature_is_not_executed(void **state)
+TEST(a_program_without_a_signature_is_not_executed)
 {
-    (void)state;
     struct error error;
     char path[VERSIONS_PATH];
     make_program(EM_AARCH64, 14); /* would count as failed if it were executed */
@@ -316,9 +299,8 @@ static void a_program_without_a_signature_is_not_executed(void **state)
 }
 
 /* A program that no kernel starts has failed; one that the disk lost or changed has not, and is fetched again. */
-static void a_damaged_program_did_not_fail(void **state)
+TEST(a_damaged_program_did_not_fail)
 {
-    (void)state;
     struct error error;
     struct probation probation;
     char path[VERSIONS_PATH];
@@ -357,18 +339,5 @@ static void a_damaged_program_did_not_fail(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_taken_in_from_where_it_stopped),
-        cmocka_unit_test(another_one_than_announced_is_removed),
-        cmocka_unit_test(more_than_announced_is_refused),
-        cmocka_unit_test(a_full_disk_costs_nothing_but_the_rest),
-        cmocka_unit_test(one_that_no_disk_holds_is_not_begun),
-        cmocka_unit_test(one_process_takes_it_in),
-        cmocka_unit_test(says_what_is_no_program),
-        cmocka_unit_test(keeps_those_that_are_named),
-        cmocka_unit_test(versions_name_their_programs),
-        cmocka_unit_test(a_program_without_a_signature_is_not_executed),
-        cmocka_unit_test(a_damaged_program_did_not_fail),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
+    return check_run(begin, end);
 }

@@ -1,10 +1,6 @@
 /* The supervising parent: this program is its own child, depending on its arguments. */
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/process/restart.h"
+#include "tests/check.h"
 
 static char file[] = "/tmp/supervise-XXXXXX"; /* one byte per start of a child */
 
@@ -88,34 +83,29 @@ static int end(pid_t pid)
 
 static int make_file(void **state)
 {
-    (void)state;
     strcpy(file, "/tmp/supervise-XXXXXX");
     return close(mkstemp(file));
 }
 
 static int remove_file(void **state)
 {
-    (void)state;
     return unlink(file);
 }
 
 static void one_that_ends_well_is_left_alone(void **state)
 {
-    (void)state;
     assert_int_equal(end(begin("0")), 0);
     assert_int_equal(count_starts(file), 1);
 }
 
 static void one_that_was_misused_is_not_started_again(void **state)
 {
-    (void)state;
     assert_int_equal(end(begin("2")), 2);
     assert_int_equal(count_starts(file), 1);
 }
 
 static void a_process_that_dies_comes_back(void **state)
 {
-    (void)state;
     assert_int_equal(end(begin("k10")), 0);
     assert_int_equal(count_starts(file), 3);
 }
@@ -123,14 +113,12 @@ static void a_process_that_dies_comes_back(void **state)
 /* The failure may come from a config that arrived meanwhile: only the very first start is the operator's mistake. */
 static void misuse_after_a_death_is_a_death(void **state)
 {
-    (void)state;
     assert_int_equal(end(begin("120")), 0);
     assert_int_equal(count_starts(file), 3);
 }
 
 static void a_signal_is_passed_on(void **state)
 {
-    (void)state;
     pid_t pid = begin("w");
     for (int i = 0; i < 3000 && count_starts(file) == 0; i++) {
         const struct timespec pause = {.tv_nsec = 20000000};

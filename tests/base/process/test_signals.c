@@ -1,17 +1,11 @@
 /* Requests to leave: what a process and the processes that it starts do with them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/process/signals.h"
+#include "tests/check.h"
 
 /* A new process that stays until a signal ends it, or for a minute. */
 static int end_of_child(int number)
@@ -31,10 +25,9 @@ static int end_of_child(int number)
 }
 
 /* However early it comes: even if the new process has not run yet. */
-static void a_new_process_can_be_stopped(void **state)
+TEST(a_new_process_can_be_stopped)
 {
     static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
-    (void)state;
     for (int i = 0; i < 400; i++) {
         const int number = numbers[i % 4];
         assert_int_equal(end_of_child(number), number);
@@ -42,10 +35,9 @@ static void a_new_process_can_be_stopped(void **state)
 }
 
 /* As with nohup. */
-static void what_is_ignored_stays_ignored(void **state)
+TEST(what_is_ignored_stays_ignored)
 {
     int status;
-    (void)state;
     signal(SIGHUP, SIG_IGN);
     const pid_t child = signals_fork();
     if (child == 0) {
@@ -58,9 +50,8 @@ static void what_is_ignored_stays_ignored(void **state)
 }
 
 /* The process that starts others hears its own signals as before. */
-static void the_parent_is_asked(void **state)
+TEST(the_parent_is_asked)
 {
-    (void)state;
     assert_int_equal(signals_pending(), 0);
     raise(SIGTERM);
     assert_int_equal(signals_pending(), SIGTERM);
@@ -70,17 +61,11 @@ static void the_parent_is_asked(void **state)
 
 static int catch (void **state)
 {
-    (void)state;
     signals_catch();
     return 0;
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_process_can_be_stopped),
-        cmocka_unit_test(what_is_ignored_stays_ignored),
-        cmocka_unit_test(the_parent_is_asked),
-    };
-    return cmocka_run_group_tests(tests, catch, NULL);
+    return check_run(catch, NULL);
 }

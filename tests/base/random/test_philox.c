@@ -1,10 +1,6 @@
 /* Philox4x32-10 against the known answers that its authors publish with Random123. */
 #include "base/random/philox.h"
-
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
 static void check(const uint32_t counter[4], const uint32_t key[2], const uint32_t expected[4])
 {
@@ -15,9 +11,8 @@ static void check(const uint32_t counter[4], const uint32_t key[2], const uint32
     }
 }
 
-static void known_answers(void **state)
+TEST(known_answers)
 {
-    (void)state;
     check((const uint32_t[4]){0, 0, 0, 0}, (const uint32_t[2]){0, 0},
           (const uint32_t[4]){0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
     check((const uint32_t[4]){0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
@@ -28,9 +23,8 @@ static void known_answers(void **state)
           (const uint32_t[4]){0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-static void uniform_covers_the_unit_interval(void **state)
+TEST(uniform_covers_the_unit_interval)
 {
-    (void)state;
     assert_true(philox_uniform(0) == 0.0f);
     assert_true(philox_uniform(0xffffffff) < 1.0f);
     assert_true(philox_uniform(0x80000000) == 0.5f);
@@ -38,9 +32,5 @@ static void uniform_covers_the_unit_interval(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(known_answers),
-        cmocka_unit_test(uniform_covers_the_unit_interval),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

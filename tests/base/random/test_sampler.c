@@ -1,16 +1,11 @@
 /* The sampler must visit every example once per epoch, in orders that look random and are independent. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "base/random/sampler.h"
+#include "tests/check.h"
 
 enum { MAX_EXAMPLES = 65537 };
 
@@ -28,7 +23,6 @@ static void fill_order(uint32_t *order, uint64_t seed, uint32_t task, uint32_t e
 
 static void test_every_example_once(void **state)
 {
-    (void)state;
     static const uint32_t sizes[] = {1, 2, 3, 7, 8, 99, 100, 101, 255, 256, 257, 1000, 55000, 60000, 65536, 65537};
     static uint8_t seen[MAX_EXAMPLES];
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -46,7 +40,6 @@ static void test_every_example_once(void **state)
 
 static void test_batches_cover_an_epoch(void **state)
 {
-    (void)state;
     static const uint32_t cases[][2] = {{1, 1}, {1, 100}, {7, 3}, {100, 100}, {101, 100}, {99, 100}, {1000, 7}};
     static uint8_t seen[1000];
     int32_t indexes[100];
@@ -73,7 +66,6 @@ static void test_batches_cover_an_epoch(void **state)
 
 static void test_a_draw_depends_on_nothing_else(void **state)
 {
-    (void)state;
     struct sampler sampler = {.seed = 3, .task = 2, .examples = 55000, .batch_size = 100};
     int32_t first[100], other[100], again[100];
     sampler_draw(&sampler, 777777, first);
@@ -95,7 +87,6 @@ static void test_a_draw_depends_on_nothing_else(void **state)
 /* A change of the order breaks resumed runs and the agreement of CPU and GPU: it must be deliberate. */
 static void test_known_order(void **state)
 {
-    (void)state;
     struct sampler sampler = {.seed = 1, .task = 0, .examples = 55000, .batch_size = 8};
     static const int32_t want[] = {13876, 3624, 22624, 3000, 36026, 42553, 48193, 14964};
     int32_t indexes[8];
@@ -148,7 +139,6 @@ static void check_uniform(uint32_t examples, int epochs, uint64_t seed)
 
 static void test_uniform(void **state)
 {
-    (void)state;
     for (uint64_t seed = 0; seed < 4; seed++) {
         check_uniform(10, 10000, seed);
         check_uniform(31, 10000, seed);
@@ -160,7 +150,6 @@ static void test_uniform(void **state)
 /* Every order of a few examples must come up equally often: too small a network favours some and misses others. */
 static void test_all_orders_of_few(void **state)
 {
-    (void)state;
     for (uint32_t n = 2; n <= 4; n++) {
         uint32_t counts[256] = {0}, orders = n == 2 ? 2 : n == 3 ? 6 : 24, found = 0;
         for (int epoch = 0; epoch < 24000; epoch++) {
@@ -209,7 +198,6 @@ static void check_unrelated(uint32_t examples, const char *what)
 
 static void test_tasks_epochs_and_seeds_are_unrelated(void **state)
 {
-    (void)state;
     static const uint32_t sizes[] = {1000, 55000, 65536};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         fill_order(order_a, 1, 0, sizes[s], 0);

@@ -1,12 +1,8 @@
 /* Valid and invalid addresses. */
 #include "base/text/address.h"
+#include "tests/check.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 static void accept(const char *text, const char *host, int port, bool is_ipv6)
 {
@@ -30,9 +26,8 @@ static void refuse(const char *text, const char *reason)
     assert_non_null(strstr(error.text, reason));
 }
 
-static void good_ones(void **state)
+TEST(good_ones)
 {
-    (void)state;
     accept("a:1", "a", 1, false);
     accept("ps-0.example.org:2222", "ps-0.example.org", 2222, false);
     accept("my_ps:65535", "my_ps", 65535, false);
@@ -41,9 +36,8 @@ static void good_ones(void **state)
     accept("[fe80::1:2]:1", "fe80::1:2", 1, true);
 }
 
-static void bad_ones(void **state)
+TEST(bad_ones)
 {
-    (void)state;
     refuse("", "empty");
     refuse("a", "missing port");
     refuse(":1", "the host");
@@ -103,9 +97,8 @@ static void listens_nowhere(const char *text, const char *reason)
     assert_non_null(strstr(error.text, reason));
 }
 
-static void what_to_listen_on(void **state)
+TEST(what_to_listen_on)
 {
-    (void)state;
     listens("", "", 0);
     listens("10.0.0.1", "10.0.0.1", 0);
     listens("gw", "gw", 0);
@@ -127,10 +120,5 @@ static void what_to_listen_on(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_ones),
-        cmocka_unit_test(bad_ones),
-        cmocka_unit_test(what_to_listen_on),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* JSON: what is refused, where, and what is read of the rest. */
 #include "base/text/json.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,9 +43,8 @@ static void refuse(const char *text, int line, int column, const char *reason)
     refuse_bytes(text, strlen(text), line, column, reason);
 }
 
-static void values(void **state)
+TEST(values)
 {
-    (void)state;
     static const char *const good[] = {"0",
                                        "-0",
                                        "1e5",
@@ -74,9 +68,8 @@ static void values(void **state)
     }
 }
 
-static void numbers(void **state)
+TEST(numbers)
 {
-    (void)state;
     static const char *const bad[] = {"[01]", "[1.]", "[-]", "[1e]", "[-.5]", "[1e+]", "[00]"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         refuse(bad[i], 1, 2, "invalid number");
@@ -102,9 +95,8 @@ static void numbers(void **state)
     refuse("[0x10]", 1, 3, "expected a comma or ]");
 }
 
-static void structure(void **state)
+TEST(structure)
 {
-    (void)state;
     refuse("", 1, 1, "the end of the file");
     refuse("{", 1, 2, "a closing } is missing");
     refuse("[1", 1, 3, "a closing ] is missing");
@@ -122,9 +114,8 @@ static void structure(void **state)
     refuse("/* x */ {}", 1, 1, "no comments");
 }
 
-static void strings(void **state)
+TEST(strings)
 {
-    (void)state;
     refuse("[\"a\nb\"]", 1, 2, "unterminated string");
     refuse("[\"abc", 1, 2, "unterminated string");
     refuse("[\"a\tb\"]", 1, 4, "control character");
@@ -137,9 +128,8 @@ static void strings(void **state)
     refuse("[\"\\", 1, 3, "invalid escape");
 }
 
-static void bytes(void **state)
+TEST(bytes)
 {
-    (void)state;
     refuse("\xC3\xA4\xFF", 1, 2, "0xFF is not UTF-8");
     static const char *const bad[] = {"\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80", "\xC3"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -150,9 +140,8 @@ static void bytes(void **state)
     refuse_bytes("\"a\0b\"", 5, 1, 3, "control character");
 }
 
-static void depth(void **state)
+TEST(depth)
 {
-    (void)state;
     char text[2 * JSON_MAX_DEPTH + 3];
     memset(text, '[', JSON_MAX_DEPTH);
     memset(text + JSON_MAX_DEPTH, ']', JSON_MAX_DEPTH);
@@ -172,9 +161,8 @@ static void find(const char *text, const int *path, int count, bool name, int li
     assert_int_equal(place.column, column);
 }
 
-static void places(void **state)
+TEST(places)
 {
-    (void)state;
     static const char text[] = "{\"a\": [1, {\"\xC3\xA4\xC3\xA4\": 2, \"c\": 3}],\n \"b\": {}}";
     static const int paths[][3] = {{0, 1, 1}, {1, 0, 0}, {0, 0, 0}, {0, 1, 2}};
     find(text, NULL, 0, false, 1, 1);
@@ -192,9 +180,8 @@ static void places(void **state)
 }
 
 /* As Python writes what is not a finite number: only data may have it. */
-static void not_finite(void **state)
+TEST(not_finite)
 {
-    (void)state;
     static const char *const good[] = {"NaN", "[1,NaN, Infinity,-Infinity,2]", "{\"a\":NaN}", "[[1,2],[NaN]]"};
     static const char *const bad[] = {"nan", "Nan", "-NaN", "Inf", "[1,-]", "Infinity1", "+Infinity"};
     struct json_place place;
@@ -220,7 +207,7 @@ static struct json_value whole(const char *text)
     return json_whole(text, strlen(text));
 }
 
-static void test_kinds(void **state)
+TEST(test_kinds)
 {
     static const struct {
         const char *text;
@@ -228,7 +215,6 @@ static void test_kinds(void **state)
     } cases[] = {{"null", JSON_NULL},     {" true ", JSON_TRUE},          {"false", JSON_FALSE},
                  {"-1.5e3", JSON_NUMBER}, {"\"a\\\"]\"", JSON_STRING},    {"[ ]", JSON_ARRAY},
                  {"{}", JSON_OBJECT},     {"\xef\xbb\xbf[1]", JSON_ARRAY}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const struct json_value value = whole(cases[i].text);
         assert_int_equal(value.kind, cases[i].kind);
@@ -238,9 +224,8 @@ static void test_kinds(void **state)
 }
 
 /* A text with brackets in it, and a bracket, after numbers of any length, which are skipped eight bytes at a time. */
-static void test_the_end_behind_many_numbers(void **state)
+TEST(test_the_end_behind_many_numbers)
 {
-    (void)state;
     for (int digits = 0; digits < 40; digits++) {
         char text[128];
         const int size = snprintf(text, sizeof text, "{\"a\": [1%0*d, \"]}\", [2]], \"b\": 3}", digits, 0);
@@ -251,12 +236,11 @@ static void test_the_end_behind_many_numbers(void **state)
     }
 }
 
-static void test_members_and_walks(void **state)
+TEST(test_members_and_walks)
 {
     const struct json_value root = whole("{ \"a\" : [1, [2, \"]\"], {\"}\": null}] , \"b\\u0041\":true,\"a\":2}");
     struct json_walk walk = json_walk(json_member(root, "a"));
     struct json_value value, name;
-    (void)state;
     assert_int_equal(json_length(root), 3);
     assert_int_equal(json_member(root, "bA").kind, JSON_TRUE);
     assert_int_equal(json_member(root, "c").kind, JSON_NONE);
@@ -273,13 +257,12 @@ static void test_members_and_walks(void **state)
     assert_int_equal(json_length(whole("\"abc\"")), 0);
 }
 
-static void test_texts_lose_their_escapes(void **state)
+TEST(test_texts_lose_their_escapes)
 {
     static const char text[] = "\"\\\"\\\\\\/\\b\\f\\n\\r\\t \\u00e9\\u20AC\\ud83d\\ude00\"";
     char room[sizeof text];
     const size_t size = json_unescape(whole(text), room);
     static const char wanted[] = "\"\\/\b\f\n\r\t \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80";
-    (void)state;
     assert_int_equal(size, sizeof wanted - 1);
     assert_memory_equal(room, wanted, size);
 }
@@ -334,11 +317,10 @@ static void expect_same(struct json_value value, const cJSON *other)
     }
 }
 
-static void test_random_documents_against_cjson(void **state)
+TEST(test_random_documents_against_cjson)
 {
     static char text[1 << 18];
     struct test_random random = test_random_begin("json_value");
-    (void)state;
     for (int i = 0; i < 300; i++) {
         char *end = text;
         put_random(&random, &end, 0);
@@ -351,20 +333,5 @@ static void test_random_documents_against_cjson(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(not_finite),
-        cmocka_unit_test(values),
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(structure),
-        cmocka_unit_test(strings),
-        cmocka_unit_test(bytes),
-        cmocka_unit_test(depth),
-        cmocka_unit_test(places),
-        cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_the_end_behind_many_numbers),
-        cmocka_unit_test(test_members_and_walks),
-        cmocka_unit_test(test_texts_lose_their_escapes),
-        cmocka_unit_test(test_random_documents_against_cjson),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,11 +1,6 @@
 /* Text as people get it. */
 #include "base/text/text.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +14,7 @@
 
 /* Foreign text as terminals and JSON get it. */
 
-static void test_what_is_harmful_is_shown(void **state)
+TEST(test_what_is_harmful_is_shown)
 {
     static const char *const shown[][2] = {
         {"plain text, z\xc3\xbcrich \xe2\x82\xac \xf0\x9f\x8e\x89",
@@ -37,16 +32,14 @@ static void test_what_is_harmful_is_shown(void **state)
          "a\xe2\x82",
          "\\xffa\\xe2\\x82"},
     };
-    (void)state;
     char text[128];
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
         assert_string_equal(printable(text, sizeof text, shown[i][0]), shown[i][1]);
     }
 }
 
-static void test_what_does_not_fit_is_cut_between_characters(void **state)
+TEST(test_what_does_not_fit_is_cut_between_characters)
 {
-    (void)state;
     char text[8];
     assert_string_equal(printable(text, sizeof text, "abcde\xe2\x82\xac"), "abcde");
     assert_string_equal(printable(text, sizeof text, "abcd\xe2\x82\xac"), "abcd\xe2\x82\xac");
@@ -55,9 +48,8 @@ static void test_what_does_not_fit_is_cut_between_characters(void **state)
 }
 
 /* Any bytes: the result is UTF-8 without control characters, and JSON remains JSON with the same texts. */
-static void test_any_bytes(void **state)
+TEST(test_any_bytes)
 {
-    (void)state;
     struct test_random random = test_random_begin("any_bytes");
     for (int round = 0; round < 20000; round++) {
         char text[24] = "", shown[256];
@@ -94,9 +86,8 @@ static void test_any_bytes(void **state)
 
 /* Counts at the ends of their range, and where a comma begins. */
 
-static void groups_of_three(void **state)
+TEST(groups_of_three)
 {
-    (void)state;
     static const struct {
         int64_t number;
         const char *text;
@@ -120,9 +111,8 @@ static void groups_of_three(void **state)
 
 /* Distances computed by hand; suggestions that help, or none. */
 
-static void distances(void **state)
+TEST(distances)
 {
-    (void)state;
     static const struct {
         const char *a, *b;
         int distance;
@@ -137,9 +127,8 @@ static void distances(void **state)
     }
 }
 
-static void long_words_are_far(void **state)
+TEST(long_words_are_far)
 {
-    (void)state;
     char word[200];
     memset(word, 'a', sizeof word - 1);
     word[sizeof word - 1] = '\0';
@@ -148,9 +137,8 @@ static void long_words_are_far(void **state)
     assert_int_equal(suggest_distance(word, word), 0);
 }
 
-static void nearest(void **state)
+TEST(nearest)
 {
-    (void)state;
     struct suggestion suggestion = {.word = "bach_size"};
     suggest_offer(&suggestion, "seed");
     assert_null(suggestion.best);
@@ -166,14 +154,5 @@ static void nearest(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_harmful_is_shown),
-        cmocka_unit_test(test_what_does_not_fit_is_cut_between_characters),
-        cmocka_unit_test(test_any_bytes),
-        cmocka_unit_test(groups_of_three),
-        cmocka_unit_test(distances),
-        cmocka_unit_test(long_words_are_far),
-        cmocka_unit_test(nearest),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -25,7 +25,7 @@
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/engine.h"
-#include "worker/gpu/devices.h"
+#include "worker/gpu/engine.h"
 
 /* Used unless the build brings real kernels. */
 __attribute__((weak)) const unsigned char gpu_kernels[] = {0};

@@ -5,7 +5,6 @@
 
 static void test_gradients_are_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < 16; i++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -17,7 +16,6 @@ static void test_gradients_are_the_cpu_engines(void **state)
 
 static void test_logits_are_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < 10; i++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -32,7 +30,6 @@ static void test_logits_are_the_cpu_engines(void **state)
 
 static void test_training_is_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -82,7 +79,6 @@ static void check_curve(const int *layers, int layer_count, int steps, const cha
 
 static void test_loss_curves_follow_the_cpu_engines(void **state)
 {
-    (void)state;
     set_number("FAKE_CUDA_SEED", 0);
     check_curve((const int[]){100, 16, 10}, 3, 600, "persistent");
     check_curve((const int[]){100, 24, 12, 10}, 4, 300, "graph");
@@ -91,7 +87,6 @@ static void test_loss_curves_follow_the_cpu_engines(void **state)
 /* Numbers of multiprocessors with which each size of tile is used. */
 static void test_tiles_of_every_size(void **state)
 {
-    (void)state;
     for (int tile = 0; tile < 3; tile++) {
         struct fixture fixture;
         int layers[] = {130, 129, 140};
@@ -107,7 +102,6 @@ static void test_tiles_of_every_size(void **state)
 /* Large batches: so many multiprocessors that the gradient is computed in this many parts. */
 static void test_parts_of_a_batch(void **state)
 {
-    (void)state;
     static const struct {
         int multiprocessors, batch, parts;
     } cases[] = {{2, 600, 2}, {3, 600, 3}, {5, 600, 4}, {9, 600, 4}, {1000, 517, 4}, {1, 600, 1}};

@@ -27,7 +27,6 @@ static float *trained(const int *layers, int layer_count, uint64_t state, int64_
 
 static void test_same_seed_same_bits(void **state)
 {
-    (void)state;
     static const int cases[][4] = {{40, 15, 10, 0}, {40, 20, 11, 10}};
     for (int i = 0; i < 2; i++) {
         uint64_t seed = test_seed.state;
@@ -50,7 +49,6 @@ static void test_same_seed_same_bits(void **state)
 
 static void test_vectors_come_back_as_they_went(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error = {{0}};
     setup(&fixture, (const int[]){17, 5, 3}, 3, 4, 8);
@@ -112,7 +110,6 @@ static void check_not_finite(const int *layers, int layer_count)
 
 static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 {
-    (void)state;
     check_not_finite((const int[]){20, 9, 4}, 3);
     check_not_finite((const int[]){20, 4}, 2);
 }
@@ -120,7 +117,6 @@ static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 /* The learning rate makes the weights diverge within a few steps; steps before the bad one count. */
 static void test_divergence_is_noticed_in_the_step_of_the_cpu_engine(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error = {{0}};
     struct device_outcome got;
@@ -150,7 +146,6 @@ static void assert_load_fails(const char *path, const char *part)
 
 static void test_what_is_wrong_with_the_driver_is_said(void **state)
 {
-    (void)state;
     assert_load_fails("/nowhere/libcuda.so.1", "no NVIDIA driver");
     if (!is_fake()) {
         return;
@@ -172,7 +167,6 @@ static void test_what_is_wrong_with_the_driver_is_said(void **state)
 
 static void test_devices_are_listed(void **state)
 {
-    (void)state;
     struct driver *driver = NULL;
     struct driver_device device;
     struct error error = {{0}};
@@ -212,7 +206,6 @@ static void assert_open_fails(const struct device_shape *shape, const char *part
 
 static void test_memory_that_is_not_there_is_said(void **state)
 {
-    (void)state;
     struct device_shape shape = {
         .layer_count = 2, .widths = {784, 500, 10}, .batch_size = 100, .micro_batches = 1, .memory_limit = 1 << 20};
     assert_open_fails(&shape, "--gpu_memory_fraction");
@@ -246,7 +239,6 @@ static void check_lost(const int *layers, int launch)
 
 static void test_a_lost_device_is_one_error_message(void **state)
 {
-    (void)state;
     if (is_fake()) {
         check_lost((const int[]){9, 4, 3}, 1); /* one launch for all steps */
         check_lost((const int[]){9, 40, 3}, 1);
@@ -257,7 +249,6 @@ static void test_a_lost_device_is_one_error_message(void **state)
 /* Less capable devices: no cooperative launches, no pinned memory. */
 static void test_devices_that_can_do_less(void **state)
 {
-    (void)state;
     struct fixture fixture;
     set_number("FAKE_CUDA_COOPERATIVE", 0);
     set_number("FAKE_CUDA_REGISTER", 0);
@@ -276,7 +267,6 @@ static void test_devices_that_can_do_less(void **state)
 /* The device must keep what the store keeps, because checkpoints move between the engines. */
 static void test_slots_are_the_stores(void **state)
 {
-    (void)state;
     for (int kind = 0; kind < OPTIMIZER_KINDS; kind++) {
         for (int averages = 0; averages < 2; averages++) {
             struct config_train train = {.optimizer = (enum optimizer_kind)kind, .ema_decay = averages ? 0.9 : 0.0};

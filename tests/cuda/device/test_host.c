@@ -16,7 +16,6 @@ static void place_some(struct fixture *fixture)
 
 static void test_gradients_and_logits_are_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < 12; i++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -31,7 +30,6 @@ static void test_gradients_and_logits_are_the_cpu_engines(void **state)
 
 static void test_training_is_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
         struct fixture fixture;
         random_fixture(&fixture);
@@ -67,7 +65,6 @@ static void spoil(struct fixture *fixture, int layer, bool check)
 
 static void test_the_device_has_no_part_in_them(void **state)
 {
-    (void)state;
     for (int layer = 0; layer < 3; layer++) {
         struct fixture fixture;
         setup(&fixture, (const int[]){20, 9, 8, 4}, 4, 8, 40);
@@ -85,7 +82,6 @@ static void test_the_device_has_no_part_in_them(void **state)
 
 static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error = {{0}};
     struct device_outcome outcome;

@@ -154,7 +154,6 @@ static void skip_without_tensor_cores(void)
 /* Inputs and weights are exact on both sides: only the order of sums may differ. */
 static void test_logits_are_of_rounded_operands(void **state)
 {
-    (void)state;
     skip_without_tensor_cores();
     for (int i = 0; i < 8; i++) {
         struct fixture fixture;
@@ -226,7 +225,6 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
 /* A batch whose gradient is computed in parts: a step of plain gradient descent over all images tells it. */
 static void test_parts_of_a_batch(void **state)
 {
-    (void)state;
     skip_without_tensor_cores();
     enum { COUNT = 300 };
     for (int i = 0; i < 2; i++) {
@@ -261,7 +259,6 @@ static void test_parts_of_a_batch(void **state)
 
 static void test_gradients_are_of_rounded_operands(void **state)
 {
-    (void)state;
     skip_without_tensor_cores();
     static const int counts[] = {1, 2, 15, 17, 63, 64, 65, 129};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -276,7 +273,6 @@ static void test_gradients_are_of_rounded_operands(void **state)
  */
 static void test_training_follows_float32(void **state)
 {
-    (void)state;
     test_seed = (struct test_random){1};
     skip_without_tensor_cores();
     for (int i = 0; i < 2; i++) {
@@ -314,7 +310,6 @@ static void test_training_follows_float32(void **state)
 
 static void test_devices_without_tensor_cores(void **state)
 {
-    (void)state;
     if (!is_fake()) {
         return;
     }

@@ -3,7 +3,6 @@
 
 static void test_sharded_training_is_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
         static const int widths[] = {1, 3, 4, 9, 16};
         static const int inputs[] = {1, 17, 49, 100};
@@ -30,7 +29,6 @@ static void test_sharded_training_is_the_cpu_engines(void **state)
 /* A batch that needs several chunks, with as little shared memory as possible; and eight hidden units per block. */
 static void test_shards_of_any_cut(void **state)
 {
-    (void)state;
     static const struct {
         int inputs, units, batch, shared;
     } cases[] = {{784, 7, 100, 175000}, {784, 7, 100, 140000}, {100, 30, 65, 232448}, {300, 31, 129, 110000}};
@@ -60,7 +58,6 @@ static void test_shards_of_any_cut(void **state)
  */
 static void test_one_step_of_plain_descent(void **state)
 {
-    (void)state;
     static const struct {
         int inputs, units, classes, batch, shared;
     } cases[] = {{100, 15, 10, 33, 232448}, {784, 7, 15, 100, 140000}, {300, 31, 16, 129, 110000},
@@ -83,7 +80,6 @@ static void test_one_step_of_plain_descent(void **state)
 /* 784-500-10 with momentum on GPUs of these sizes: units per block, 0 where kernels run one after another. */
 static void test_what_fits_where(void **state)
 {
-    (void)state;
     static const struct {
         const char *name;
         int multiprocessors, shared, batch, units;

@@ -19,7 +19,6 @@ static void check(struct fixture *fixture, int count)
 
 static void test_one_off_each_tile(void **state)
 {
-    (void)state;
     static const int sides[] = {KERNEL_SMALL_TILE, KERNEL_MEDIUM_TILE, KERNEL_LARGE_TILE};
     for (int tile = 0; tile < 3; tile++) {
         for (int i = -1; i <= 1; i++) {
@@ -37,7 +36,6 @@ static void test_one_off_each_tile(void **state)
 /* The depth per turn is 8 or 16, of each of up to four slices. */
 static void test_every_depth(void **state)
 {
-    (void)state;
     for (int depth = 1; depth <= 35; depth += 1 + (depth > 17)) {
         struct fixture fixture;
         int layers[] = {depth, 36 - depth, 5};
@@ -51,7 +49,6 @@ static void test_every_depth(void **state)
 /* 500 hidden units like the network used for tuning, few pixels to save time; one image fewer than the maximum. */
 static void test_the_largest_batch(void **state)
 {
-    (void)state;
     struct fixture fixture;
     set_number("FAKE_CUDA_MULTIPROCESSORS", 200); /* otherwise large tiles would be wasted on ten classes */
     set_number("FAKE_CUDA_SEED", 0);

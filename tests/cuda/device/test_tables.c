@@ -49,7 +49,6 @@ static void random_table(struct fixture *fixture, enum loss_kind loss, enum inpu
 
 static void test_gradients_and_outputs_are_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < LOSSES * INPUTS; i++) {
         struct fixture fixture;
         random_table(&fixture, losses[i / INPUTS], (enum inputs)(i % INPUTS));
@@ -64,7 +63,6 @@ static void test_gradients_and_outputs_are_the_cpu_engines(void **state)
 
 static void test_training_is_the_cpu_engines(void **state)
 {
-    (void)state;
     for (int i = 0; i < LOSSES * INPUTS; i++) {
         struct fixture fixture;
         random_table(&fixture, losses[i / INPUTS], (enum inputs)(i % INPUTS));
@@ -79,7 +77,6 @@ static void test_training_is_the_cpu_engines(void **state)
 
 static void test_layers_on_the_cpu(void **state)
 {
-    (void)state;
     for (int i = 0; i < LOSSES; i++) {
         struct fixture fixture;
         int layers[] = {47, 9, 1 + below(20), 5}, numbers = 1 + below(17);
@@ -97,7 +94,6 @@ static void test_layers_on_the_cpu(void **state)
 /* Categories that occur in no row of a batch are unchanged, and rows are wide. */
 static void test_lazy_updates_of_many_categories(void **state)
 {
-    (void)state;
     struct fixture fixture;
     set_up_table(&fixture, LOSS_MSE, (const int[]){3003, 8, 2}, 3, 20, 3);
     fixture.config.train.optimizer = OPTIMIZER_ADAM;
@@ -112,7 +108,6 @@ static void test_lazy_updates_of_many_categories(void **state)
 /* With tensor cores: no further off than the rounding of operands explains. */
 static void test_rounded_rows(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error = {{0}};
     enum { OUTPUTS = 5 };
@@ -135,7 +130,6 @@ static void test_rounded_rows(void **state)
 
 static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 {
-    (void)state;
     for (int i = 0; i < LOSSES; i++) {
         struct fixture fixture;
         struct error error = {{0}};

@@ -1,14 +1,9 @@
 /* The bulk ciphers behind mbedTLS's interfaces, by the vectors of their specifications. */
 #include "net/tls/gcm.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <mbedtls/chachapoly.h>
 #include <mbedtls/gcm.h>
@@ -16,9 +11,8 @@
 
 #include "tests/net/tls/vectors.h"
 
-static void gcm(void **state)
+TEST(gcm)
 {
-    (void)state;
     assert_true(sodium_init() >= 0);
     if (!gcm_is_available()) {
         print_message("this processor has no AES instructions\n");
@@ -54,9 +48,8 @@ static void gcm(void **state)
     }
 }
 
-static void gcm_refuses_what_tls_does_not_use(void **state)
+TEST(gcm_refuses_what_tls_does_not_use)
 {
-    (void)state;
     mbedtls_gcm_context context;
     uint8_t bytes[32] = {0};
     mbedtls_gcm_init(&context);
@@ -70,9 +63,8 @@ static void gcm_refuses_what_tls_does_not_use(void **state)
 }
 
 /* RFC 8439, section 2.8.2. */
-static void chachapoly(void **state)
+TEST(chachapoly)
 {
-    (void)state;
     static const char plain[] = "Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the "
                                 "future, sunscreen would be it.";
     static const struct vector vector = {
@@ -114,10 +106,5 @@ static void chachapoly(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gcm),
-        cmocka_unit_test(gcm_refuses_what_tls_does_not_use),
-        cmocka_unit_test(chachapoly),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

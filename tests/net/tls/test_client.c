@@ -2,13 +2,6 @@
  * A client with the right key that, in the middle of the handshake, says what no client does: a server of ours refuses
  * it at once, says why in its log, and tells the peer by an alert that it can read. A client of ours does with servers.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/time.h>
@@ -16,6 +9,7 @@
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "tests/net/fleet_key.h"
+#include "tests/check.h"
 
 enum { PATIENCE_S = 60 }; /* of ours, as loopback.h's */
 
@@ -158,7 +152,6 @@ static void say(const struct client *client, const struct saying *saying)
 
 static void sayings(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < CASES; i++) {
         struct loopback server = {0};
         struct client client;
@@ -198,7 +191,6 @@ static void *call(void *context)
 /* The same of a server, behind its hello. */
 static void sayings_of_servers(void **state)
 {
-    (void)state;
     for (size_t i = 0; i < CASES; i++) {
         struct loopback loopback = {0};
         struct client server = {.is_server = true};
@@ -243,7 +235,6 @@ static void first_flights(void **state)
         {{0}, {0}, 0, 47, ""},
     };
     uint8_t hello[1024];
-    (void)state;
     const size_t size = loopback_hello(fleet_key, hello, sizeof hello);
     for (size_t i = 0; i < sizeof flights / sizeof *flights; i++) {
         struct loopback server = {0};

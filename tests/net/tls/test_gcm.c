@@ -3,15 +3,10 @@
  * nothing altered passes.
  */
 #include "net/tls/gcm.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <sodium.h>
 
@@ -24,7 +19,6 @@ static struct test_random test_seed;
 
 static int start(void **state)
 {
-    (void)state;
     return sodium_init() < 0;
 }
 
@@ -42,7 +36,6 @@ static bool runs(enum gcm_code code)
 
 static void vectors_of_the_specification(void **state)
 {
-    (void)state;
     for (enum gcm_code code = 0; code < GCM_CODES; code++) {
         for (size_t i = 0; runs(code) && i < GCM_VECTORS; i++) {
             const struct vector *vector = &gcm_vectors[i];
@@ -98,7 +91,6 @@ static void check_size(enum gcm_code code, size_t size)
 
 static void all_make_the_same_bytes(void **state)
 {
-    (void)state;
     for (enum gcm_code code = GCM_LIBSODIUM + 1; code < GCM_CODES; code++) {
         if (!runs(code)) {
             continue;
@@ -115,7 +107,6 @@ static void all_make_the_same_bytes(void **state)
 
 static void the_fastest_is_chosen(void **state)
 {
-    (void)state;
     if (!gcm_is_available()) {
         skip();
     }
@@ -133,7 +124,6 @@ static void flip(uint8_t *bytes, size_t size)
 
 static void nothing_altered_passes(void **state)
 {
-    (void)state;
     static uint8_t sealed[MOST], opened[MOST];
     for (enum gcm_code code = 0; code < GCM_CODES; code++) {
         for (int i = 0; runs(code) && i < 500; i++) {

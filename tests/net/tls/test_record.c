@@ -3,16 +3,11 @@
  * which records may arrive before a handshake is over, each by its header, in the order of RFC 8446.
  */
 #include "net/tls/stream.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <sodium.h>
 
@@ -30,7 +25,6 @@ static int cipher_count(void)
 
 static int start(void **state)
 {
-    (void)state;
     struct error error;
     return !tls_start(&error);
 }
@@ -59,10 +53,9 @@ static void there_and_back(struct record_key *out, struct record_key *in, size_t
     assert_memory_equal(plain, content, size);
 }
 
-static void records_there_and_back(void **state)
+TEST(records_there_and_back)
 {
     struct record_key out, in;
-    (void)state;
     for (int c = 0; c < cipher_count(); c++) {
         make_pair(ciphers[c], &out, &in);
         for (size_t size = 0; size <= RECORD_CONTENT; size += size < 300 ? 1 : size > 16000 ? 64 : 1999) {
@@ -74,13 +67,12 @@ static void records_there_and_back(void **state)
 }
 
 /* One bit anywhere, in header, content or tag; a record twice, or one left out. */
-static void altered_records(void **state)
+TEST(altered_records)
 {
     struct record_key out, in;
     uint8_t record[RECORD_HEADER + 101 + RECORD_TAG], altered[sizeof record], plain[101], type;
     static const uint8_t zeros[101];
     struct test_random random = test_random_begin("altered");
-    (void)state;
     for (int c = 0; c < cipher_count(); c++) {
         make_pair(ciphers[c], &out, &in);
         for (int i = 0; i < 300; i++) {
@@ -102,11 +94,10 @@ static void altered_records(void **state)
 }
 
 /* Padding of any length is removed; a record of nothing but padding has no type and is refused. */
-static void padded_records(void **state)
+TEST(padded_records)
 {
     struct record_key out, in;
     uint8_t record[RECORD_HEADER + 64 + RECORD_TAG], plain[64], type;
-    (void)state;
     make_pair(ciphers[0], &out, &in);
     memset(record, 0, sizeof record);
     record[RECORD_HEADER] = 'x';
@@ -121,11 +112,10 @@ static void padded_records(void **state)
 }
 
 /* Record numbers never wrap: the last one is not used. */
-static void numbers_end(void **state)
+TEST(numbers_end)
 {
     struct record_key out, in;
     uint8_t record[RECORD_HEADER + 2 + RECORD_TAG], plain[2], type;
-    (void)state;
     make_pair(ciphers[0], &out, &in);
     out.sequence = in.sequence = UINT64_MAX - 1;
     record_seal(&out, RECORD_DATA, record, 1);
@@ -134,10 +124,9 @@ static void numbers_end(void **state)
     assert_int_equal(record_open(&in, record, sizeof plain + RECORD_TAG, plain, &type), RECORD_FORGED);
 }
 
-static void keys_change(void **state)
+TEST(keys_change)
 {
     struct record_key out, in;
-    (void)state;
     for (int c = 0; c < cipher_count(); c++) {
         make_pair(ciphers[c], &out, &in);
         struct record_key before = out;
@@ -190,14 +179,12 @@ static void goes_through(uint8_t type, size_t length, bool sealed)
 
 static int begin(void **state)
 {
-    (void)state;
     memset(&filter, 0, sizeof filter);
     return 0;
 }
 
-static void a_handshake_goes_through(void **state)
+TEST_WITH(a_handshake_goes_through, begin, NULL)
 {
-    (void)state;
     goes_through(RECORD_HANDSHAKE, 300, false);
     goes_through(RECORD_CHANGE_CIPHER_SPEC, 1, true);
     goes_through(RECORD_DATA, 2000, true);
@@ -206,9 +193,8 @@ static void a_handshake_goes_through(void **state)
 }
 
 /* It needs a header, and looks no further before that record has passed. */
-static void records_come_in_pieces(void **state)
+TEST_WITH(records_come_in_pieces, begin, NULL)
 {
-    (void)state;
     const uint8_t header[] = {RECORD_HANDSHAKE, 3, 3, 1, 2}, other[] = {99, 99, 99, 99, 99};
     for (size_t size = 0; size < RECORD_HEADER; size++) {
         assert_int_equal(record_filter_check(&filter, header, size, false, &alert, &why), RECORD_INCOMPLETE);
@@ -222,9 +208,8 @@ static void records_come_in_pieces(void **state)
     assert_int_equal(record_filter_check(&filter, other, sizeof other, false, &alert, &why), RECORD_REFUSED);
 }
 
-static void change_cipher_spec_comes_once_behind_the_hello(void **state)
+TEST_WITH(change_cipher_spec_comes_once_behind_the_hello, begin, NULL)
 {
-    (void)state;
     refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec before its hello");
     goes_through(RECORD_ALERT, 2, false); /* it is no hello */
     refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "a ChangeCipherSpec before its hello");
@@ -237,9 +222,8 @@ static void change_cipher_spec_comes_once_behind_the_hello(void **state)
     refused(RECORD_CHANGE_CIPHER_SPEC, 1, false, UNEXPECTED_MESSAGE, "more than one ChangeCipherSpec");
 }
 
-static void what_is_sealed_and_what_is_not(void **state)
+TEST_WITH(what_is_sealed_and_what_is_not, begin, NULL)
 {
-    (void)state;
     refused(RECORD_DATA, 100, false, UNEXPECTED_MESSAGE, "data before the handshake");
     refused(RECORD_HANDSHAKE, 100, true, UNEXPECTED_MESSAGE, "a record that is not encrypted");
     refused(24, 100, true, UNEXPECTED_MESSAGE, "a record of an unknown type");
@@ -249,9 +233,8 @@ static void what_is_sealed_and_what_is_not(void **state)
     goes_through(RECORD_ALERT, 2, false);
 }
 
-static void sizes_have_bounds(void **state)
+TEST_WITH(sizes_have_bounds, begin, NULL)
 {
-    (void)state;
     goes_through(RECORD_HANDSHAKE, RECORD_CONTENT, false);
     refused(RECORD_HANDSHAKE, RECORD_CONTENT + 1, false, RECORD_OVERFLOW, "a record that is too large");
     goes_through(RECORD_DATA, RECORD_MOST_SEALED, true);
@@ -263,9 +246,8 @@ static void sizes_have_bounds(void **state)
     goes_through(RECORD_HANDSHAKE, 1, false);
 }
 
-static void a_handshake_has_an_end(void **state)
+TEST_WITH(a_handshake_has_an_end, begin, NULL)
 {
-    (void)state;
     const size_t least = CONNECTION_HANDSHAKE_BYTES / (RECORD_HEADER + 1000);
     for (size_t i = 0; i <= least; i++) {
         goes_through(RECORD_HANDSHAKE, 1000, false);
@@ -277,18 +259,5 @@ static void a_handshake_has_an_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_there_and_back),
-        cmocka_unit_test(altered_records),
-        cmocka_unit_test(padded_records),
-        cmocka_unit_test(numbers_end),
-        cmocka_unit_test(keys_change),
-        cmocka_unit_test_setup(a_handshake_goes_through, begin),
-        cmocka_unit_test_setup(records_come_in_pieces, begin),
-        cmocka_unit_test_setup(change_cipher_spec_comes_once_behind_the_hello, begin),
-        cmocka_unit_test_setup(what_is_sealed_and_what_is_not, begin),
-        cmocka_unit_test_setup(sizes_have_bounds, begin),
-        cmocka_unit_test_setup(a_handshake_has_an_end, begin),
-    };
-    return cmocka_run_group_tests(tests, start, NULL);
+    return check_run(start, NULL);
 }

@@ -1,13 +1,8 @@
 /* TLS after its handshake: key changes in mid-stream, ends with and without a goodbye, and invalid records. */
 #include "net/tls/stream.h"
+#include "tests/check.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -93,9 +88,8 @@ static void swap_blocks(struct connection *connection, int round)
 }
 
 /* A key that has reached its limit is replaced, and the connection's users don't notice. */
-static void spent_keys_are_replaced(void **state)
+TEST(spent_keys_are_replaced)
 {
-    (void)state;
     struct script script = {.play = echo_blocks, .sequence = ((uint64_t)1 << 24) - 10};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -109,9 +103,8 @@ static void spent_keys_are_replaced(void **state)
 }
 
 /* The peer changes its keys and requests a change of ours. */
-static void peer_asks_for_new_keys(void **state)
+TEST(peer_asks_for_new_keys)
 {
-    (void)state;
     static const uint8_t update[] = {24, 0, 0, 1, 1};
     struct script script = {.play = echo_blocks};
     struct loopback loopback;
@@ -143,9 +136,8 @@ static void ask_and_read(struct connection *connection, struct script *script)
 }
 
 /* New keys wait for the record being filled: half of it is under the old ones. */
-static void keys_change_between_records(void **state)
+TEST(keys_change_between_records)
 {
-    (void)state;
     struct script script = {.play = ask_and_read};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -180,9 +172,8 @@ static void half_a_word_and_gone(struct connection *connection, struct script *s
 }
 
 /* With or without TLS's goodbye: what had arrived is read, then the end is reported as one. */
-static void ends_alike(void **state)
+TEST(ends_alike)
 {
-    (void)state;
     uint64_t records[2];
     void (*ends[])(struct connection *, struct script *) = {half_a_word, half_a_word_and_gone};
     for (size_t i = 0; i < 2; i++) {
@@ -226,9 +217,8 @@ static void tickets(struct connection *connection, struct script *script)
     }
 }
 
-static void tickets_are_passed_over(void **state)
+TEST(tickets_are_passed_over)
 {
-    (void)state;
     struct script script = {.play = tickets};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -252,9 +242,8 @@ static void goodbye_and_more(struct connection *connection, struct script *scrip
 }
 
 /* Data after the goodbye is ignored: anyone might have sent it. */
-static void nothing_comes_behind_a_goodbye(void **state)
+TEST(nothing_comes_behind_a_goodbye)
 {
-    (void)state;
     struct script script = {.play = goodbye_and_more};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -280,7 +269,7 @@ static void one_alert(struct connection *connection, struct script *script)
 }
 
 /* What the other side has against us is told in words, where there are any. */
-static void alerts_are_told(void **state)
+TEST(alerts_are_told)
 {
     static const struct {
         uint8_t code;
@@ -295,7 +284,6 @@ static void alerts_are_told(void **state)
                  {71, "it speaks plain text: was it started with --insecure?"},
                  {1, "TLS alert 1"},
                  {255, "TLS alert 255"}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct script script = {.play = one_alert};
         struct loopback loopback;
@@ -321,9 +309,8 @@ static void cancels_and_ends(struct connection *connection, struct script *scrip
 }
 
 /* Who says that its user has had enough says goodbye in a moment. */
-static void who_cancels_ends_in_order(void **state)
+TEST(who_cancels_ends_in_order)
 {
-    (void)state;
     struct script script = {.play = cancels_and_ends};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -351,9 +338,8 @@ static void empty_records_and_words(struct connection *connection, struct script
 }
 
 /* A few records without data are fine, and the count starts again behind each that has some. */
-static void a_few_empty_records(void **state)
+TEST(a_few_empty_records)
 {
-    (void)state;
     struct script script = {.play = empty_records_and_words};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -379,9 +365,8 @@ static void half_a_ticket(struct connection *connection, struct script *script)
 }
 
 /* A ticket is of no use, but all of it must come before anything else does. */
-static void nothing_comes_amid_a_ticket(void **state)
+TEST(nothing_comes_amid_a_ticket)
 {
-    (void)state;
     struct script script = {.play = half_a_ticket};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -400,9 +385,8 @@ static void rest_and_close(struct connection *connection, struct script *script)
 }
 
 /* Who rests says goodbye, too; and nothing that is under way is forgotten for a rest. */
-static void rests_end_in_order(void **state)
+TEST(rests_end_in_order)
 {
-    (void)state;
     struct script script = {.play = rest_and_close};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -524,7 +508,7 @@ static void nothing_for_ever(struct connection *connection)
     }
 }
 
-static void refused_records(void **state)
+TEST(refused_records)
 {
     static const struct {
         void (*send)(struct connection *connection);
@@ -549,7 +533,6 @@ static void refused_records(void **state)
         {another_hello, "a handshake message out of place", "TLS alert 10"},
         {nothing_for_ever, "records without data", "TLS alert 10"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct script script = {.play = read_one};
         struct loopback loopback;
@@ -585,9 +568,8 @@ static void *flood(void *context)
 }
 
 /* Who is refused is heard out for a moment, but not for as long as it likes. */
-static void who_is_refused_and_goes_on(void **state)
+TEST(who_is_refused_and_goes_on)
 {
-    (void)state;
     struct connection *connection;
     struct error error;
     pthread_t thread;
@@ -622,9 +604,8 @@ static void tickets_and_echo(struct connection *connection, struct script *scrip
 }
 
 /* Tickets are not used here and skipped, whole or in two pieces; so are a few empty records. */
-static void tickets_go_by(void **state)
+TEST(tickets_go_by)
 {
-    (void)state;
     struct script script = {.play = tickets_and_echo};
     struct loopback loopback;
     struct connection *connection = meet(&loopback, &script);
@@ -636,9 +617,8 @@ static void tickets_go_by(void **state)
 }
 
 /* A key update in two pieces is valid. */
-static void update_in_pieces(void **state)
+TEST(update_in_pieces)
 {
-    (void)state;
     static const uint8_t update[] = {24, 0, 0, 1, 1};
     struct script script = {.play = echo_blocks};
     struct loopback loopback;
@@ -656,22 +636,5 @@ static void update_in_pieces(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spent_keys_are_replaced),
-        cmocka_unit_test(peer_asks_for_new_keys),
-        cmocka_unit_test(keys_change_between_records),
-        cmocka_unit_test(ends_alike),
-        cmocka_unit_test(tickets_are_passed_over),
-        cmocka_unit_test(nothing_comes_behind_a_goodbye),
-        cmocka_unit_test(alerts_are_told),
-        cmocka_unit_test(who_cancels_ends_in_order),
-        cmocka_unit_test(a_few_empty_records),
-        cmocka_unit_test(nothing_comes_amid_a_ticket),
-        cmocka_unit_test(rests_end_in_order),
-        cmocka_unit_test(refused_records),
-        cmocka_unit_test(who_is_refused_and_goes_on),
-        cmocka_unit_test(tickets_go_by),
-        cmocka_unit_test(update_in_pieces),
-    };
-    return cmocka_run_group_tests(tests, make_key, remove_key);
+    return check_run(make_key, remove_key);
 }

@@ -2,15 +2,9 @@
  * Published vectors (vectors.txt; tests/vectors/make_tls_vectors.py names their sources) for each cipher and for
  * X25519, by every path to them; and RFC 8448 for the keys of records.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <mbedtls/chachapoly.h>
 #include <mbedtls/ecp.h>
@@ -20,6 +14,7 @@
 #include "net/tls/gcm.h"
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
+#include "tests/check.h"
 
 enum { FIELDS = 6, MOST = 2048, TAG = 16 };
 
@@ -115,9 +110,8 @@ static void check_gcm(const struct fields *fields, const char *verdict)
     mbedtls_gcm_free(&context);
 }
 
-static void gcm(void **state)
+TEST(gcm)
 {
-    (void)state;
     if (!gcm_is_available()) {
         print_message("this processor has no AES instructions\n");
         skip();
@@ -143,9 +137,8 @@ static void check_chacha(const struct fields *fields, const char *verdict)
     mbedtls_chachapoly_free(&context);
 }
 
-static void chacha(void **state)
+TEST(chacha)
 {
-    (void)state;
     assert_in_range(for_each("chacha", check_chacha), 250, 1000);
 }
 
@@ -191,14 +184,13 @@ static void check_x25519(const struct fields *fields, const char *verdict)
     mbedtls_ecp_point_free(&result);
 }
 
-static void x25519(void **state)
+TEST(x25519)
 {
-    (void)state;
     assert_in_range(for_each("x25519", check_x25519), 500, 1000);
 }
 
 /* RFC 8448, 3: keys, nonces and Finished of each traffic secret. Its cipher has 16-byte keys. */
-static void keys_of_the_trace(void **state)
+TEST(keys_of_the_trace)
 {
     static const struct {
         const char *secret, *key, *iv, *finished;
@@ -212,7 +204,6 @@ static void keys_of_the_trace(void **state)
         {"a11af9f05531f856ad47116b45a950328204b4f44bfb6b3a4b4f1f3fcb631643", "9f02283b6c9c07efc26bb9f2ac92e356",
          "cf782b88dd83549aadf1e984", ""},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *const labels[] = {"key", "iv", "finished"}, *const hex[] = {rows[i].key, rows[i].iv,
                                                                                 rows[i].finished};
@@ -229,18 +220,11 @@ static void keys_of_the_trace(void **state)
 
 static int start(void **state)
 {
-    (void)state;
     struct error error;
     return !tls_start(&error);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gcm),
-        cmocka_unit_test(chacha),
-        cmocka_unit_test(x25519),
-        cmocka_unit_test(keys_of_the_trace),
-    };
-    return cmocka_run_group_tests(tests, start, NULL);
+    return check_run(start, NULL);
 }

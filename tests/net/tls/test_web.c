@@ -3,13 +3,7 @@
  * pair of sockets, which never block unless a test makes them.
  */
 #include "net/tls/web.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -66,9 +60,8 @@ static void not_loaded(const char *certificate, const char *key, const char *of,
     says(&error, of, words);
 }
 
-static void keys_that_are_refused(void **state)
+TEST(keys_that_are_refused)
 {
-    (void)state;
     struct web_keys *keys = (struct web_keys *)(void *)folder;
     struct error error;
     write_text("garbage", "garbage");
@@ -174,9 +167,8 @@ static void does_not_reach(const char *key, const char *trusted, const char *nam
     close_ends(&ends);
 }
 
-static void whom_a_client_trusts(void **state)
+TEST(whom_a_client_trusts)
 {
-    (void)state;
     reaches("a.key", "a.key", "whoever.example"); /* the very certificate, whatever its name and dates */
     reaches("expired.key", "expired.key", "whoever.example");
     does_not_reach("b.key", "a.key", "whoever.example", "its certificate is not trusted here");
@@ -189,9 +181,8 @@ static void whom_a_client_trusts(void **state)
     does_not_reach("ps0.key", "a.key", "ps:0", "its certificate is not trusted here");
 }
 
-static void no_tls_at_all(void **state)
+TEST(no_tls_at_all)
 {
-    (void)state;
     struct ends ends;
     struct error error = {""};
     open_ends(&ends, "a.key", "a.key", "whoever.example");
@@ -209,9 +200,8 @@ static void no_tls_at_all(void **state)
     close_ends(&ends);
 }
 
-static void a_peer_that_is_gone(void **state)
+TEST(a_peer_that_is_gone)
 {
-    (void)state;
     struct ends ends;
     struct error error = {""};
     char byte;
@@ -235,9 +225,8 @@ static void a_peer_that_is_gone(void **state)
 
 /* --- What sessions carry --- */
 
-static void bytes_in_order_and_a_goodbye(void **state)
+TEST(bytes_in_order_and_a_goodbye)
 {
-    (void)state;
     struct ends ends;
     char text[16] = "";
     open_ends(&ends, "a.key", "a.key", "a");
@@ -267,9 +256,8 @@ static void bytes_in_order_and_a_goodbye(void **state)
 }
 
 /* What does not fit into the socket is sent later. */
-static void a_write_that_waits_for_room(void **state)
+TEST(a_write_that_waits_for_room)
 {
-    (void)state;
     enum { MUCH = 1 << 20 };
     static uint8_t sent[MUCH], received[MUCH];
     struct ends ends;
@@ -301,11 +289,10 @@ static void a_write_that_waits_for_room(void **state)
 }
 
 /* So does a handshake, and says what it waits for. */
-static void a_handshake_that_waits_for_room(void **state)
+TEST(a_handshake_that_waits_for_room)
 {
     static const char bytes[4096];
     struct ends ends;
-    (void)state;
     open_ends(&ends, "a.key", "a.key", "a");
     assert_int_equal(web_session_handshake(ends.client), WEB_AGAIN);
     assert_false(web_session_wants_write(ends.client));
@@ -331,9 +318,8 @@ static bool flood_handshake(const struct ends *ends, size_t bytes)
     return server == WEB_AGAIN;
 }
 
-static void a_handshake_has_an_end(void **state)
+TEST(a_handshake_has_an_end)
 {
-    (void)state;
     struct ends ends;
     struct error error = {""};
     open_ends(&ends, "a.key", "a.key", "a");
@@ -379,9 +365,8 @@ static void *send_many_records(void *context)
 }
 
 /* The thread that serves all clients returns from a call even if the socket always has more. */
-static void no_call_takes_for_ever(void **state)
+TEST(no_call_takes_for_ever)
 {
-    (void)state;
     struct ends ends;
     pthread_t thread;
     char byte = 0;
@@ -407,16 +392,5 @@ static void no_call_takes_for_ever(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_that_are_refused),
-        cmocka_unit_test(whom_a_client_trusts),
-        cmocka_unit_test(no_tls_at_all),
-        cmocka_unit_test(a_peer_that_is_gone),
-        cmocka_unit_test(bytes_in_order_and_a_goodbye),
-        cmocka_unit_test(a_write_that_waits_for_room),
-        cmocka_unit_test(a_handshake_that_waits_for_room),
-        cmocka_unit_test(a_handshake_has_an_end),
-        cmocka_unit_test(no_call_takes_for_ever),
-    };
-    return cmocka_run_group_tests(tests, make_keys, remove_keys);
+    return check_run(make_keys, remove_keys);
 }

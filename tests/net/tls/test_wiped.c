@@ -1,11 +1,4 @@
 /* Secrets don't outlive their connection: after both ends are closed, none is left in this process's memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,6 +13,7 @@
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
+#include "tests/check.h"
 
 enum { NEEDLE = 16, NEEDLES = 16, MASK = 0xa5, WINDOW = 1 << 20 };
 
@@ -140,9 +134,8 @@ static void keep_keys(const struct record_key *key)
     keep(key->secret, "a secret");
 }
 
-static void no_secret_is_left(void **state)
+TEST(no_secret_is_left)
 {
-    (void)state;
     struct loopback loopback = {.listener = -1};
     struct connection *connection;
     struct error error;
@@ -176,9 +169,8 @@ static void keep_text(const char *path)
 }
 
 /* The private key of a fleet key that was made, loaded and freed. */
-static void no_private_key_is_left(void **state)
+TEST(no_private_key_is_left)
 {
-    (void)state;
     char path[128];
     uint8_t bytes[32];
     size_t size = 0;
@@ -199,9 +191,8 @@ static void no_private_key_is_left(void **state)
 }
 
 /* The secret half of an operator's key that was made and read: as it is, and as the text that its file has. */
-static void no_operators_key_is_left(void **state)
+TEST(no_operators_key_is_left)
 {
-    (void)state;
     char path[128], public_path[sizeof path + 4], text[2 * NEEDLE + 1];
     uint8_t secret[OPERATOR_SECRET_KEY];
     struct error error;
@@ -224,10 +215,5 @@ static void no_operators_key_is_left(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_secret_is_left),
-        cmocka_unit_test(no_private_key_is_left),
-        cmocka_unit_test(no_operators_key_is_left),
-    };
-    return cmocka_run_group_tests(tests, make_key, remove_key);
+    return check_run(make_key, remove_key);
 }

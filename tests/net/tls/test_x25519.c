@@ -1,13 +1,9 @@
 /* Curve25519 behind mbedTLS's interface, by the vectors of RFC 7748. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <mbedtls/ecp.h>
 #include <sodium.h>
@@ -18,14 +14,12 @@ static mbedtls_ecp_group group;
 
 static int enter(void **state)
 {
-    (void)state;
     mbedtls_ecp_group_init(&group);
     return sodium_init() < 0 || mbedtls_ecp_group_load(&group, MBEDTLS_ECP_DP_CURVE25519) != 0;
 }
 
 static int leave(void **state)
 {
-    (void)state;
     mbedtls_ecp_group_free(&group);
     return 0;
 }
@@ -83,9 +77,8 @@ static void is(const uint8_t product[BYTES], const char *hex)
 }
 
 /* Section 5.2. The second u has its highest bit set, which must be ignored. */
-static void products(void **state)
+TEST_WITH(products, enter, leave)
 {
-    (void)state;
     static const char *const vectors[][3] = {{"a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4",
                                               "e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c",
                                               "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"},
@@ -102,9 +95,8 @@ static void products(void **state)
 }
 
 /* Section 5.2, the loop: each number is the previous product, each point the previous number. */
-static void a_thousand_times(void **state)
+TEST_WITH(a_thousand_times, enter, leave)
 {
-    (void)state;
     uint8_t number[BYTES] = {9}, u[BYTES] = {9}, product[BYTES];
     for (int i = 0; i < 1000; i++) {
         assert_int_equal(multiply(number, true, u, product), 0);
@@ -118,9 +110,8 @@ static void a_thousand_times(void **state)
 }
 
 /* Section 6.1: what the two ends of a handshake do. */
-static void both_ends_agree(void **state)
+TEST_WITH(both_ends_agree, enter, leave)
 {
-    (void)state;
     uint8_t alice[BYTES], bob[BYTES], of_alice[BYTES], of_bob[BYTES], shared[BYTES];
     unhex("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a", alice);
     unhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb", bob);
@@ -135,9 +126,8 @@ static void both_ends_agree(void **state)
 }
 
 /* A peer that sends a point of small order would know the secret; and an invalid number makes no key. */
-static void what_is_no_key_is_refused(void **state)
+TEST_WITH(what_is_no_key_is_refused, enter, leave)
 {
-    (void)state;
     uint8_t number[BYTES], product[BYTES];
     static const uint8_t zero[BYTES] = {0}, one[BYTES] = {1};
     randombytes_buf(number, BYTES);
@@ -147,9 +137,8 @@ static void what_is_no_key_is_refused(void **state)
 }
 
 /* Twice the base point of P-256. */
-static void other_curves_are_not_touched(void **state)
+TEST_WITH(other_curves_are_not_touched, enter, leave)
 {
-    (void)state;
     uint8_t point[65], x[BYTES];
     size_t size;
     mbedtls_ecp_keypair pair;
@@ -167,12 +156,5 @@ static void other_curves_are_not_touched(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(products, enter, leave),
-        cmocka_unit_test_setup_teardown(a_thousand_times, enter, leave),
-        cmocka_unit_test_setup_teardown(both_ends_agree, enter, leave),
-        cmocka_unit_test_setup_teardown(what_is_no_key_is_refused, enter, leave),
-        cmocka_unit_test_setup_teardown(other_curves_are_not_touched, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,12 +3,8 @@
  * limits of memory and connections.
  */
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +13,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/clock.h"
 #include "net/socket.h"
 #include "observe/http/server.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum {
     MOST_BODY = 100,
@@ -184,7 +179,6 @@ static int begin(void **state)
     struct error error;
     const struct http_options options = {
         .host = "127.0.0.1", .routes = routes, .tick = tick, .most_bytes = MOST_BYTES, .most_connections = CONNECTIONS};
-    (void)state;
     atomic_store(&streams_closed, 0);
     assert_true(http_server_start(&server, &options, &error));
     address = (struct address){.host = "127.0.0.1", .port = http_server_port(server)};
@@ -209,7 +203,6 @@ static void until_connections(int wanted)
 
 static int end(void **state)
 {
-    (void)state;
     until_none(&deferred);
     http_server_stop(server);
     assert_int_equal(atomic_load(&big_under_way), 0);
@@ -287,10 +280,9 @@ static const char three[] = "GET /echo/a?q=%31+x HTTP/1.1\r\n" HOST "\r\n"
                             "POST /echo/b HTTP/1.1\r\n" HOST "Content-Length: 5\r\n\r\nhello"
                             "POST /echo/c HTTP/1.1\r\n" LAST "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
 
-static void test_requests_cut_anywhere(void **state)
+TEST_WITH(test_requests_cut_anywhere, begin, end)
 {
     struct test_random random = test_random_begin("requests cut anywhere");
-    (void)state;
     for (int round = 0; round < 40; round++) {
         const int fd = connect_to_it();
         for (size_t at = 0; at < sizeof three - 1;) {
@@ -309,11 +301,10 @@ static void test_requests_cut_anywhere(void **state)
 }
 
 /* Bodies received in place, with and without a part that came with the head; then another request. */
-static void test_large_bodies(void **state)
+TEST_WITH(test_large_bodies, begin, end)
 {
     static char request[MOST_LARGE + 1024];
     struct test_random random = test_random_begin("large bodies");
-    (void)state;
     for (int round = 0; round < 30; round++) {
         const size_t size = (size_t)test_random_below(&random, round % 3 == 0   ? 1000
                                                                : round % 3 == 1 ? 40000
@@ -339,10 +330,9 @@ static void test_large_bodies(void **state)
     }
 }
 
-static void test_answers_in_two_parts(void **state)
+TEST_WITH(test_answers_in_two_parts, begin, end)
 {
     static const int sizes[] = {0, 1, 100, 4000, 4096, 4097, 20000};
-    (void)state;
     for (size_t i = 0; i < BIG / 2; i++) {
         big[i] = 'b';
         big[BIG / 2 + i] = 't';
@@ -367,18 +357,16 @@ static void test_answers_in_two_parts(void **state)
     memset(big, 0, sizeof big);
 }
 
-static void test_answers_of_other_threads_keep_their_order(void **state)
+TEST_WITH(test_answers_of_other_threads_keep_their_order, begin, end)
 {
-    (void)state;
     const char *told = say("GET /later HTTP/1.1\r\n" HOST "\r\nGET /echo/x HTTP/1.1\r\n" LAST "\r\n");
     const char *later = strstr(told, "<later>"), *echoed = strstr(told, "</echo/x||>");
     assert_true(later && echoed && later < echoed);
 }
 
-static void test_one_who_leaves_before_the_answer(void **state)
+TEST_WITH(test_one_who_leaves_before_the_answer, begin, end)
 {
     static const char request[] = "GET /later HTTP/1.1\r\n" HOST "\r\n";
-    (void)state;
     for (int i = 0; i < 20; i++) {
         const int fd = connect_to_it();
         put(fd, request, sizeof request - 1);
@@ -389,11 +377,10 @@ static void test_one_who_leaves_before_the_answer(void **state)
 }
 
 /* A child that is just being started holds copies of all sockets: what the server has closed still lives there. */
-static void test_a_child_holds_a_closed_socket(void **state)
+TEST_WITH(test_a_child_holds_a_closed_socket, begin, end)
 {
     static const char request[] = "GET /echo/a HTTP/1.1\r\n" HOST "\r\n";
     int status;
-    (void)state;
     const int fd = connect_to_it();
     put(fd, request, sizeof request - 1);
     assert_int_equal(wake_wait(fd, POLLIN, NULL, clock_monotonic_s() + 30), WAKE_READY); /* it was accepted */
@@ -413,7 +400,7 @@ static void test_a_child_holds_a_closed_socket(void **state)
     assert_int_equal(waitpid(child, &status, 0), child);
 }
 
-static void test_what_is_refused(void **state)
+TEST_WITH(test_what_is_refused, begin, end)
 {
     static const struct {
         const char *request, *answer;
@@ -426,25 +413,22 @@ static void test_what_is_refused(void **state)
         {"GET /echo/%ff HTTP/1.1\r\n" LAST "\r\n", "HTTP/1.1 400"},
         {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/1.1 505"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         holds(say(cases[i].request), cases[i].answer);
     }
 }
 
-static void test_heads_have_a_limit(void **state)
+TEST_WITH(test_heads_have_a_limit, begin, end)
 {
     static char request[HTTP_MOST_HEAD + 200] = "GET /echo/a HTTP/1.1\r\n" HOST "X: ";
     const size_t size = strlen(request);
-    (void)state;
     memset(request + size, 'x', sizeof request - 1 - size);
     holds(say(request), "HTTP/1.1 431");
 }
 
-static void test_streams_end_once(void **state)
+TEST_WITH(test_streams_end_once, begin, end)
 {
     struct http_counts counts;
-    (void)state;
     holds(say("GET /stream/short HTTP/1.1\r\n" HOST "\r\n"), "\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n");
     holds(say("GET /stream/short HTTP/1.0\r\n\r\n"), "\r\n\r\nabc");
     assert_int_equal(atomic_load(&streams_closed), 2);
@@ -464,10 +448,9 @@ static void test_streams_end_once(void **state)
     assert_int_equal(atomic_load(&streams_closed), 4);
 }
 
-static void test_the_longest_idle_connection_makes_room(void **state)
+TEST_WITH(test_the_longest_idle_connection_makes_room, begin, end)
 {
     int idle[CONNECTIONS];
-    (void)state;
     for (int i = 0; i < CONNECTIONS; i++) {
         idle[i] = connect_to_it();
         until_connections(i + 1);
@@ -482,11 +465,10 @@ static void test_the_longest_idle_connection_makes_room(void **state)
 }
 
 /* Memory for one such answer, not two; the memory of a client that does not read is freed when it leaves. */
-static void test_memory_has_a_limit(void **state)
+TEST_WITH(test_memory_has_a_limit, begin, end)
 {
     static const char request[] = "GET /big HTTP/1.1\r\n" HOST "\r\n", last[] = "GET /big HTTP/1.1\r\n" LAST "\r\n";
     struct http_counts counts;
-    (void)state;
     const int slow = connect_to_it();
     put(slow, request, sizeof request - 1);
     do {
@@ -509,9 +491,8 @@ static void test_memory_has_a_limit(void **state)
     until_none(&big_under_way);
 }
 
-static void test_a_drained_server_lets_go(void **state)
+TEST_WITH(test_a_drained_server_lets_go, begin, end)
 {
-    (void)state;
     const int idle = connect_to_it(), busy = connect_to_it();
     static const char request[] = "GET /later HTTP/1.1\r\n" HOST "\r\n";
     atomic_store(&is_held, true);
@@ -529,19 +510,5 @@ static void test_a_drained_server_lets_go(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_requests_cut_anywhere, begin, end),
-        cmocka_unit_test_setup_teardown(test_large_bodies, begin, end),
-        cmocka_unit_test_setup_teardown(test_answers_in_two_parts, begin, end),
-        cmocka_unit_test_setup_teardown(test_answers_of_other_threads_keep_their_order, begin, end),
-        cmocka_unit_test_setup_teardown(test_one_who_leaves_before_the_answer, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_child_holds_a_closed_socket, begin, end),
-        cmocka_unit_test_setup_teardown(test_what_is_refused, begin, end),
-        cmocka_unit_test_setup_teardown(test_heads_have_a_limit, begin, end),
-        cmocka_unit_test_setup_teardown(test_streams_end_once, begin, end),
-        cmocka_unit_test_setup_teardown(test_the_longest_idle_connection_makes_room, begin, end),
-        cmocka_unit_test_setup_teardown(test_memory_has_a_limit, begin, end),
-        cmocka_unit_test_setup_teardown(test_a_drained_server_lets_go, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -14,7 +14,6 @@
 #include "base/text/json.h"
 #include "observe/top/terminal.h"
 #include "observe/top/top.h"
-#include "observe/top/view.h"
 #include "tests/random.h"
 
 enum { MEMBERS = 40 };

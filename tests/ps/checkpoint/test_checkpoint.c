@@ -1,15 +1,9 @@
 /* Checkpoints: what is written reads back, damage of any kind is reported, mismatches are described precisely. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "base/file.h"
 #include "ps/checkpoint/checkpoint.h"
@@ -17,6 +11,7 @@
 #include "ps/checkpoint/safetensors.h"
 #include "tests/random.h"
 #include "tests/ps/checkpoint/reading.h"
+#include "tests/check.h"
 
 static char folder[] = "/tmp/test_checkpoint.XXXXXX";
 static char path[sizeof folder + 32];

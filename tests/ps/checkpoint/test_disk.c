@@ -1,20 +1,16 @@
 /* A disk that gives a checkpoint piece by piece, is interrupted, or fails: all of it is read, or it is said why not. */
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
+#include "tests/system.h"
+#include "tests/check.h"
 
 static char folder[64], path[96];
 static struct model model;
@@ -29,22 +25,19 @@ static struct {
     int reason;       /* of the failure */
 } disk;
 
-ssize_t __real_pread(int fd, void *bytes, size_t size, off_t offset);
-ssize_t __wrap_pread(int fd, void *bytes, size_t size, off_t offset);
-ssize_t __wrap_pread(int fd, void *bytes, size_t size, off_t offset)
+ssize_t pread(int fd, void *bytes, size_t size, off_t offset)
 {
     if (++disk.reads == disk.fails) {
         errno = disk.reason;
         return -1;
     }
     errno = EINTR; /* of some call before, which means nothing */
-    return __real_pread(fd, bytes, disk.most > 0 && disk.most < size ? disk.most : size, offset);
+    return SYSTEM(pread)(fd, bytes, disk.most > 0 && disk.most < size ? disk.most : size, offset);
 }
 
 static int free_files; /* so many checkpoints fit; one more for each that is deleted */
 
-int __wrap_statvfs(const char *where, struct statvfs *status);
-int __wrap_statvfs(const char *where, struct statvfs *status)
+int statvfs(const char *where, struct statvfs *status)
 {
     assert_string_equal(where, folder);
     *status = (struct statvfs){.f_frsize = 1 << 20, .f_bavail = (fsblkcnt_t)(free_files > 0 ? free_files : 0)};
@@ -190,15 +183,15 @@ static void a_full_disk_loses_old_checkpoints_before_the_last(void **unused)
     unlink(lock);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_comes_in_pieces_is_whole),
-        TEST(an_interruption_is_none),
-        TEST(a_failure_is_said_with_its_reason),
-        TEST(a_full_disk_loses_old_checkpoints_before_the_last),
+        CASE(what_comes_in_pieces_is_whole),
+        CASE(an_interruption_is_none),
+        CASE(a_failure_is_said_with_its_reason),
+        CASE(a_full_disk_loses_old_checkpoints_before_the_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

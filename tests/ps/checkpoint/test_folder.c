@@ -4,11 +4,7 @@
  */
 #include <dirent.h>
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +12,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/writer.h"
 #include "tests/ps/checkpoint/reading.h"
 #include "tests/worker/remote/story.h"
+#include "tests/check.h"
 
 static struct config_model model_config = {.layers = {4, 3, 2}, .layer_count = 3, .activation = ACTIVATION_RELU};
 static struct config_train train = {.optimizer = OPTIMIZER_MOMENTUM};
@@ -444,20 +439,20 @@ static void signals_are_not_for_the_writer(void **unused)
 
 int main(void)
 {
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+#define CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(keeps_the_newest),
-        TEST(damaged_ones_are_passed_over_and_set_aside),
-        TEST(many_are_listed),
-        TEST(a_path_that_is_too_long_is_refused),
-        TEST(the_one_just_written_stays),
-        TEST(best_is_kept_apart),
-        TEST(files_are_named_as_they_are_written),
-        TEST(a_second_process_is_told),
-        TEST(leftovers_go_and_strangers_stay),
-        TEST(killed_at_any_moment_the_newest_is_good),
-        TEST(the_writer_reports_each_outcome_once),
-        TEST(signals_are_not_for_the_writer),
+        CASE(keeps_the_newest),
+        CASE(damaged_ones_are_passed_over_and_set_aside),
+        CASE(many_are_listed),
+        CASE(a_path_that_is_too_long_is_refused),
+        CASE(the_one_just_written_stays),
+        CASE(best_is_kept_apart),
+        CASE(files_are_named_as_they_are_written),
+        CASE(a_second_process_is_told),
+        CASE(leftovers_go_and_strangers_stay),
+        CASE(killed_at_any_moment_the_newest_is_good),
+        CASE(the_writer_reports_each_outcome_once),
+        CASE(signals_are_not_for_the_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

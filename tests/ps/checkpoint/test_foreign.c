@@ -2,20 +2,15 @@
  * Files that are whole by their digest and yet of another model, another program or a later one: what is wrong with
  * them is said to the word, and what they hold is taken as far as it goes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "ps/checkpoint/internal.h"
+#include "tests/check.h"
 
 static char folder[64], path[96];
 static struct error error;
@@ -129,7 +124,6 @@ static struct checkpoint_info taken(const char *key, const char *value)
 
 static int enter(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/foreign-XXXXXX");
     if (!mkdtemp(folder)) {
         return 1;
@@ -140,17 +134,15 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     unlink(path);
     return rmdir(folder);
 }
 
 /* --- What its metadata say --- */
 
-static void texts_have_their_room(void **state)
+TEST_WITH(texts_have_their_room, enter, leave)
 {
     static char digest[CONFIG_DIGEST_HEX + 2];
-    (void)state;
     taken("optimizer", "an optimizer of thirty-one byte");
     refused("optimizer", "an optimizer of thirty-two bytes", ": \"optimizer\" in its metadata is too long");
     refused("format", FORMAT_NAME "s", ": \"format\" in its metadata is too long");
@@ -164,9 +156,8 @@ static void texts_have_their_room(void **state)
     refused("config_digest", digest, ": \"config_digest\" in its metadata is too long");
 }
 
-static void whole_numbers_have_their_ends(void **state)
+TEST_WITH(whole_numbers_have_their_ends, enter, leave)
 {
-    (void)state;
     assert_int_equal(taken("bad_validations", "2147483647").bad_validations, 2147483647);
     refused("bad_validations", "2147483648",
             ": \"bad_validations\" in its metadata is \"2147483648\", not a number from 0 to 2147483647");
@@ -180,9 +171,8 @@ static void whole_numbers_have_their_ends(void **state)
     assert_int_equal(taken("global_step", "0000000000000000000000000000009").global_step, 9);
 }
 
-static void fractions_are_read_to_their_end(void **state)
+TEST_WITH(fractions_are_read_to_their_end, enter, leave)
 {
-    (void)state;
     refused("best_accuracy", "", ": \"best_accuracy\" in its metadata is \"\", not a number");
     refused("best_accuracy", "0.5x", ": \"best_accuracy\" in its metadata is \"0.5x\", not a number");
     refused("validation_accuracy", NULL, ": \"validation_accuracy\" in its metadata is missing");
@@ -196,10 +186,9 @@ static void fractions_are_read_to_their_end(void **state)
     assert_true(isnan(taken("validation_accuracy", "-1").validation_score));
 }
 
-static void metrics_and_losses_are_known_ones(void **state)
+TEST_WITH(metrics_and_losses_are_known_ones, enter, leave)
 {
     struct checkpoint_file *file;
-    (void)state;
     refused("best_metric", "beauty", ": its best_metric is \"beauty\", which this program does not know");
     refused("best_metric", "roc_auc", ": \"validation_roc_auc\" in its metadata is missing");
     refused("best_metric", "a metric whose name has forty-eight characters...",
@@ -222,18 +211,17 @@ static void metrics_and_losses_are_known_ones(void **state)
     assert_true(taken("seed", "1").test_share == -1);
 }
 
-static void escapes_are_those_of_json(void **state)
+TEST_WITH(escapes_are_those_of_json, enter, leave)
 {
     static const char *const keys[] = {"preprocessing", "group", "time", "class_names", "kept_rows"};
     char says[80];
-    (void)state;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         snprintf(says, sizeof says, ": \"%s\" in its metadata cannot be read", keys[i]);
         refused(keys[i], "a lone half of a pair: \\ud800", says);
     }
 }
 
-static void layers_are_two_or_more_within_their_bounds(void **state)
+TEST_WITH(layers_are_two_or_more_within_their_bounds, enter, leave)
 {
     static const struct {
         const char *layers;
@@ -241,7 +229,6 @@ static void layers_are_two_or_more_within_their_bounds(void **state)
     } cases[] = {{"1,1", true},     {"5", false},       {"", false},     {"1048576,1", true}, {"1048577,1", false},
                  {"1,65536", true}, {"1,65537", false}, {"1,0", false},  {"0,1", false},      {"5,7,", false},
                  {"5,,7", false},   {"5,-7", false},    {"5 ,7", false}, {"5,7;3", false},    {"1,2,3,4,5", true}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct checkpoint_file *file;
         char says[120];
@@ -309,9 +296,8 @@ static const struct tensor momenta[] = {{"layer0/weights/Momentum", 2, {5, 7}},
                                         {"layer1/weights/Momentum", 2, {7, 3}},
                                         {"layer1/biases/Momentum", 1, {3, 0}}};
 
-static void each_tensor_must_fit(void **state)
+TEST_WITH(each_tensor_must_fit, enter, leave)
 {
-    (void)state;
     begin_here(OPTIMIZER_MOMENTUM, 0);
     struct tensor others[4];
     does_not_fit(with(momenta, 3), "momentum", "layer1/biases/Momentum is not in it");
@@ -336,10 +322,9 @@ static const struct tensor averages[] = {{"layer0/weights/ExponentialMovingAvera
                                          {"layer1/weights/ExponentialMovingAverage", 2, {7, 3}},
                                          {"layer1/biases/ExponentialMovingAverage", 1, {3, 0}}};
 
-static void averages_must_be_whole(void **state)
+TEST_WITH(averages_must_be_whole, enter, leave)
 {
     float *values = NULL;
-    (void)state;
     begin_here(OPTIMIZER_SGD, 0);
     values = malloc(model.float_count * sizeof *values);
     struct checkpoint_file *file = open_crafted(with(averages, 3), "sgd");
@@ -356,11 +341,10 @@ static void averages_must_be_whole(void **state)
 }
 
 /* A vector that does not fit begins as it does in a new model: averages at the parameters, slots at their own value. */
-static void what_does_not_fit_begins_anew(void **state)
+TEST_WITH(what_does_not_fit_begins_anew, enter, leave)
 {
     char lost[400];
     struct tensor others[4];
-    (void)state;
     begin_here(OPTIMIZER_ADAGRAD, 0.9);
     memcpy(others, averages, sizeof others);
     others[1].shape[0] = 8;
@@ -391,10 +375,9 @@ static void what_does_not_fit_begins_anew(void **state)
 }
 
 /* The disk gives less than it did when the file was opened. */
-static void a_file_may_become_shorter_while_it_is_read(void **state)
+TEST_WITH(a_file_may_become_shorter_while_it_is_read, enter, leave)
 {
     char lost[400];
-    (void)state;
     begin_here(OPTIMIZER_SGD, 0);
     struct checkpoint_file *file = open_crafted(parameters, "sgd");
     const struct safetensors_tensor *last = safetensors_find(checkpoint_file_tensors(file), "layer1/biases");
@@ -411,11 +394,10 @@ static void a_file_may_become_shorter_while_it_is_read(void **state)
     checkpoint_state_destroy(&state_here);
 }
 
-static void a_file_without_a_digest_is_none_of_ours(void **state)
+TEST_WITH(a_file_without_a_digest_is_none_of_ours, enter, leave)
 {
     struct checkpoint_file *file;
     static const uint8_t bytes[] = "\x02\0\0\0\0\0\0\0{}";
-    (void)state;
     for (size_t size = 0; size < sizeof bytes; size++) {
         FILE *stream = fopen(path, "wb");
         assert_true(fwrite(bytes, 1, size, stream) == size && fclose(stream) == 0);
@@ -428,22 +410,7 @@ static void a_file_without_a_digest_is_none_of_ours(void **state)
     }
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(texts_have_their_room),
-        TEST(whole_numbers_have_their_ends),
-        TEST(fractions_are_read_to_their_end),
-        TEST(metrics_and_losses_are_known_ones),
-        TEST(escapes_are_those_of_json),
-        TEST(layers_are_two_or_more_within_their_bounds),
-        TEST(each_tensor_must_fit),
-        TEST(averages_must_be_whole),
-        TEST(what_does_not_fit_begins_anew),
-        TEST(a_file_may_become_shorter_while_it_is_read),
-        TEST(a_file_without_a_digest_is_none_of_ours),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,18 +1,13 @@
 /* A checkpoint's contents besides its tensors, and its parts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "ps/checkpoint/checkpoint.h"
+#include "tests/check.h"
 
 static char folder[64], path[96];
 static struct config_model layers;
@@ -277,22 +272,22 @@ static void a_path_may_be_too_long(void **unused)
     checkpoint_close(NULL);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(scores_are_of_the_metric_that_was_chosen),
-        TEST(the_loss_is_kept_with_what_belongs_to_it),
-        TEST(what_is_not_said_is_not_there),
-        TEST(numbers_are_kept_to_their_ends),
-        TEST(a_model_is_known_by_its_layers_and_activation),
-        TEST(a_large_one_is_whole),
-        TEST(weights_are_raw_or_averaged_as_wanted),
-        TEST(tensors_are_read_in_part),
-        TEST(what_is_lost_is_said),
-        TEST(names_may_be_too_many),
-        TEST(a_path_may_be_too_long),
+        CASE(scores_are_of_the_metric_that_was_chosen),
+        CASE(the_loss_is_kept_with_what_belongs_to_it),
+        CASE(what_is_not_said_is_not_there),
+        CASE(numbers_are_kept_to_their_ends),
+        CASE(a_model_is_known_by_its_layers_and_activation),
+        CASE(a_large_one_is_whole),
+        CASE(weights_are_raw_or_averaged_as_wanted),
+        CASE(tensors_are_read_in_part),
+        CASE(what_is_lost_is_said),
+        CASE(names_may_be_too_many),
+        CASE(a_path_may_be_too_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

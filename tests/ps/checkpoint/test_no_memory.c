@@ -4,21 +4,16 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/writer.h"
 #include "tests/no_memory.h"
+#include "tests/check.h"
 
 static char folder[64], path[96];
 static const struct config_output output = {.max_to_keep = 3};
@@ -172,15 +167,15 @@ static void a_writer_that_cannot_start_says_why(void **unused)
     checkpoint_folder_close(&ours);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_is_written_is_all_of_it),
-        TEST(what_cannot_be_read_now_is_not_damaged),
-        TEST(a_folder_that_cannot_be_read_now_keeps_all_it_has),
-        TEST(a_writer_that_cannot_start_says_why),
+        CASE(what_is_written_is_all_of_it),
+        CASE(what_cannot_be_read_now_is_not_damaged),
+        CASE(a_folder_that_cannot_be_read_now_keeps_all_it_has),
+        CASE(a_writer_that_cannot_start_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* The decoder accepts what the format allows and what Python writes, and refuses everything else with a reason. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/checkpoint/safetensors.h"
+#include "tests/check.h"
 
 static struct safetensors file;
 static struct error error;
@@ -36,9 +31,8 @@ static bool decode(const char *header, uint64_t data_bytes)
     return decoded;
 }
 
-static void takes_what_the_format_says(void **state)
+TEST(takes_what_the_format_says)
 {
-    (void)state;
     assert_true(decode("{}", 0));
     assert_int_equal(file.tensor_count, 0);
     assert_true(decode("{ \"a\" : { \"data_offsets\" : [ 0 , 24 ] ,\t\"shape\" : [ 2 , 3 ] , \"dtype\" : \"F32\" } ,\n"
@@ -63,9 +57,8 @@ static void takes_what_the_format_says(void **state)
     assert_true(decode("{\"__metadata__\":{\"x\":\"\\u09AF \\uafAF \\\\ \\/\"}}", 0));
 }
 
-static void refuses_everything_else(void **state)
+TEST(refuses_everything_else)
 {
-    (void)state;
 #define TENSOR(shape, offsets) "{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
     const struct {
         const char *header;
@@ -127,9 +120,8 @@ static void refuses_everything_else(void **state)
 }
 
 /* Wherever it ends: nothing beyond its end is looked at. */
-static void a_part_is_no_header(void **state)
+TEST(a_part_is_no_header)
 {
-    (void)state;
     const char *whole =
         "{\"__metadata__\":{\"k\":\"a\\n\\u12ab\",\"x\":\"\"},\"a\":{\"dtype\":\"F32\",\"shape\":[12,0],"
         "\"data_offsets\":[0,0]}}";
@@ -142,9 +134,8 @@ static void a_part_is_no_header(void **state)
     }
 }
 
-static void counts_are_limited(void **state)
+TEST(counts_are_limited)
 {
-    (void)state;
     for (int over = 0; over < 2; over++) {
         char *header = malloc(SAFETENSORS_MAX_HEADER);
         size_t used = (size_t)sprintf(header, "{\"__metadata__\":{}");
@@ -167,9 +158,8 @@ static void counts_are_limited(void **state)
     }
 }
 
-static void header_length_is_checked_before_anything(void **state)
+TEST(header_length_is_checked_before_anything)
 {
-    (void)state;
     size_t size;
     const uint8_t huge[8] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
     assert_false(safetensors_header_size(huge, UINT64_MAX, &size, &error));
@@ -183,9 +173,8 @@ static void header_length_is_checked_before_anything(void **state)
     assert_false(safetensors_header_size(none, 100, &size, &error));
 }
 
-static void reads_what_it_writes(void **state)
+TEST(reads_what_it_writes)
 {
-    (void)state;
     char buffer[1024];
     struct safetensors_writer writer;
     safetensors_write_begin(&writer, buffer, sizeof buffer);
@@ -224,13 +213,5 @@ static void reads_what_it_writes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_the_format_says),
-        cmocka_unit_test(refuses_everything_else),
-        cmocka_unit_test(a_part_is_no_header),
-        cmocka_unit_test(counts_are_limited),
-        cmocka_unit_test(header_length_is_checked_before_anything),
-        cmocka_unit_test(reads_what_it_writes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

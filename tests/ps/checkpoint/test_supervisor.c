@@ -1,16 +1,9 @@
 /* When to save and what to keep, with the test's own clock. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "ps/checkpoint/folder.h"
+#include "tests/check.h"
 
-static void saves_at_multiples_of_steps(void **state)
+TEST(saves_at_multiples_of_steps)
 {
-    (void)state;
     struct config_output config = {.save_steps = 100};
     struct supervisor supervisor;
     supervisor_begin(&supervisor, &config, 250, 0);
@@ -30,9 +23,8 @@ static void saves_at_multiples_of_steps(void **state)
     assert_false(supervisor_should_save(&supervisor, 1000000, 1e9));
 }
 
-static void saves_by_time_whatever_the_clock_does(void **state)
+TEST(saves_by_time_whatever_the_clock_does)
 {
-    (void)state;
     struct config_output config = {.save_model_secs = 10};
     struct supervisor supervisor;
     supervisor_begin(&supervisor, &config, 0, 1000);
@@ -52,9 +44,8 @@ static void saves_by_time_whatever_the_clock_does(void **state)
     assert_true(supervisor_should_save(&supervisor, 5, 1000.5));
 }
 
-static void takes_other_intervals(void **state)
+TEST(takes_other_intervals)
 {
-    (void)state;
     struct supervisor supervisor;
     supervisor_begin(&supervisor, &(struct config_output){.save_steps = 100}, 0, 0);
     supervisor_save_began(&supervisor, 100, 1);
@@ -66,9 +57,8 @@ static void takes_other_intervals(void **state)
     assert_false(supervisor_is_unsaved(&supervisor, 100));
 }
 
-static void a_failed_save_leaves_the_step_unsaved(void **state)
+TEST(a_failed_save_leaves_the_step_unsaved)
 {
-    (void)state;
     struct config_output config = {.save_model_secs = 10, .save_steps = 100};
     struct supervisor supervisor;
     supervisor_begin(&supervisor, &config, 0, 0);
@@ -95,9 +85,8 @@ static int kept(const struct config_output *config, struct kept_checkpoint *chec
     return bits;
 }
 
-static void keeps_the_newest_and_one_of_every_period(void **state)
+TEST(keeps_the_newest_and_one_of_every_period)
 {
-    (void)state;
     struct kept_checkpoint all[] = {{.step = 1, .written_s = 7200 + 10},  {.step = 2, .written_s = 7200 + 20},
                                     {.step = 3, .written_s = 10800 + 1},  {.step = 4, .written_s = 10800 + 2},
                                     {.step = 5, .written_s = 10800 + 30}, {.step = 6, .written_s = 10800 + 40}};
@@ -121,12 +110,5 @@ static void keeps_the_newest_and_one_of_every_period(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saves_at_multiples_of_steps),
-        cmocka_unit_test(saves_by_time_whatever_the_clock_does),
-        cmocka_unit_test(takes_other_intervals),
-        cmocka_unit_test(a_failed_save_leaves_the_step_unsaved),
-        cmocka_unit_test(keeps_the_newest_and_one_of_every_period),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

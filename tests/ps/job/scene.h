@@ -3,16 +3,11 @@
 #define TESTS_PS_JOB_SCENE_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/job/job.h"
+#include "tests/check.h"
 
 static char hosts[4][16] = {"b:2222", "c:2222", "d:2222", "e:2222"};
 static char *host_list[] = {hosts[0], hosts[1], hosts[2], hosts[3]};

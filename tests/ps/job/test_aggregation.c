@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "ps/job/aggregation.h"
+#include "ps/job/job.h"
 #include "tests/random.h"
 
 enum { WORKERS = 5 };

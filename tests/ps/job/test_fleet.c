@@ -7,18 +7,13 @@
  *     FLEET_MEMBERS=10000 TEST_SEED=1 build/san/tests/ps/job/test_fleet
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ps/job/job.h"
 #include "ps/job/plan.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { SERVERS = 2, MEMBERS = 2000 /* by default */, ROUNDS = 60, SAVED_EVERY = 5, BEAT_TICKS = 30 };
 
@@ -443,7 +438,6 @@ static void begin(struct fleet *fleet)
 static void test_each_difference_counts_once_or_not_at_all(void **state)
 {
     struct fleet *fleet = calloc(1, sizeof *fleet);
-    (void)state;
     fleet->random = test_random_begin("fleet");
     begin(fleet);
     while (!fleet->up[0] || !fleet->up[1] || fleet->ps[0].global_step < ROUNDS || fleet->ps[1].global_step < ROUNDS) {

@@ -1,684 +1,750 @@
-/* The job as a state machine: scenarios of members that join, push, fall silent, are duplicated, and leave. */
-#include "tests/ps/job/scene.h"
-
-/* A chief and others, all training: worker i has incarnation i + 1. */
-static void begin(struct scene *scene, int workers)
-{
-    set_up(scene, workers);
-    for (int i = 0; i < workers; i++) {
-        come(scene, i, (uint64_t)i + 1);
-    }
-    restore(scene, 1, 0, 0);
-}
-
-static void pass(struct scene *scene, double seconds)
-{
-    const double end_s = scene->now_s + seconds;
-    while (scene->now_s < end_s) {
-        scene->now_s = scene->now_s + 0.5 < end_s ? scene->now_s + 0.5 : end_s;
-        while (job_tick(&scene->job, scene->now_s)) {
-            play(scene);
-        }
-        play(scene);
-    }
-}
-
-static void test_waiting_names_who_is_awaited(void **state)
-{
-    (void)state;
-    struct scene scene;
-    char message[256];
-    set_up(&scene, 2);
-    assert_false(job_ready(&scene.job, 112, message));
-    assert_string_equal(message, "waiting for worker 0 (b:2222) to initialise the model, 12 s");
-    come(&scene, 1, 2);
-    assert_int_equal(push_as(&scene, 1, 2, 0, 1, true).code, ERROR_NOT_READY);
-    pass(&scene, 6);
-    job_touch(&scene.job, 1, 2, scene.now_s);
-    pass(&scene, 6);
-    assert_true(told(&scene, "waiting for worker 0 (b:2222)"));
-    come(&scene, 0, 1);
-    scene.config.cluster.min_workers = 3;
-    restore(&scene, 1, 0, 0);
-    assert_true(job_initialised(&scene.job));
-    assert_false(job_ready(&scene.job, scene.now_s + 2, message));
-    assert_string_equal(message, "waiting for 1 more worker (min_workers is 3), 2 s");
-    job_destroy(&scene.job);
-}
-
-/* A simulated cluster once waited "for 0 more workers" for ever. */
-static void test_a_worker_heard_of_again_may_be_the_one_that_was_missing(void **state)
-{
-    (void)state;
-    struct scene scene;
-    char message[256];
-    set_up(&scene, 3);
-    scene.config.cluster.min_workers = 3;
-    come(&scene, 0, 1);
-    come(&scene, 1, 2);
-    restore(&scene, 1, 0, 0);
-    pass(&scene, 6);
-    job_touch(&scene.job, 0, 1, scene.now_s);
-    pass(&scene, 6);
-    assert_true(told(&scene, "worker 1"));
-    come(&scene, 2, 3);
-    assert_int_equal(job_present(&scene.job), 2);
-    assert_false(job_ready(&scene.job, scene.now_s, message));
-    job_touch(&scene.job, 1, 2, scene.now_s);
-    assert_int_equal(job_present(&scene.job), 3);
-    assert_true(job_ready(&scene.job, scene.now_s, message));
-    job_destroy(&scene.job);
-}
-
-static void test_only_the_chief_restores(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct verdict verdict;
-    begin(&scene, 2);
-    job_begin_restore(&scene.job, 1, 2, "", scene.now_s, &verdict);
-    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
-    job_begin_restore(&scene.job, 0, 1, "", scene.now_s, &verdict); /* not above the present one */
-    assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
-    job_write(&scene.job, 0, 1, &verdict); /* without begin */
-    assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
-    job_begin_restore(&scene.job, 0, 5, "model-7\nforged\033line", scene.now_s, &verdict);
-    assert_int_equal(verdict.code, 0);
-    assert_true(told(&scene, "generation 5: model-7 forged\\x1bline"));
-    job_write(&scene.job, 0, 4, &verdict);
-    assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
-    assert_int_equal(push_as(&scene, 1, 2, 5, 1, true).code, ERROR_NOT_READY);
-    job_end_restore(&scene.job, 0, 5, -1, 0, scene.now_s, &verdict);
-    assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
-    job_end_restore(&scene.job, 0, 5, 70, 600, scene.now_s, &verdict);
-    assert_int_equal(verdict.code, 0);
-    play(&scene);
-    assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_OLD_GENERATION);
-    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
-    assert_int_equal(scene.job.global_step, 71);
-    job_destroy(&scene.job);
-}
-
-/* No value written by the chief makes the counters derived from it overflow. */
-static void test_a_restored_job_has_room_to_count(void **state)
-{
-    static const int64_t bad[][2] = {{-1, 0},           {INT64_MIN, 0}, {JOB_MAX_STEP + 1, 0},    {INT64_MAX - 1, 0},
-                                     {INT64_MAX, 1000}, {0, -1},        {0, JOB_MAX_BATCHES + 1}, {0, INT64_MAX}};
-    (void)state;
-    struct scene scene;
-    struct verdict verdict;
-    begin(&scene, 2);
-    job_begin_restore(&scene.job, 0, 2, "", scene.now_s, &verdict);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        job_check_restored(&scene.job, 0, 2, bad[i][0], bad[i][1], &verdict);
-        assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
-        job_end_restore(&scene.job, 0, 2, bad[i][0], bad[i][1], scene.now_s, &verdict);
-        assert_int_equal(verdict.code, ERROR_BAD_REQUEST);
-        assert_int_equal(scene.job.state, JOB_RESTORING);
-    }
-    for (int64_t step = -1; step <= 0; step++) {
-        job_check_restored(&scene.job, 1, 2, step, 0, &verdict);
-        assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
-    }
-    job_check_restored(&scene.job, 0, 2, JOB_MAX_STEP, JOB_MAX_BATCHES, &verdict);
-    assert_int_equal(verdict.code, 0);
-    job_end_restore(&scene.job, 0, 2, JOB_MAX_STEP, JOB_MAX_BATCHES, scene.now_s, &verdict);
-    assert_int_equal(verdict.code, 0);
-    struct verdict pushed;
-    const struct job_push push = {.generation = 2, .sequence = 1, .base_step = -MESSAGE_MAX_SIGNED, .finite = true};
-    job_push(&scene.job, 1, 2, &push, scene.now_s, &pushed);
-    assert_int_equal(pushed.outcome, PUSH_APPLIED);
-    assert_true(scene.job.workers[1].staleness == JOB_MAX_STEP + MESSAGE_MAX_SIGNED);
-    job_destroy(&scene.job);
-}
-
-/* Whatever generation a peer has chosen, there is a later one. */
-static void test_generations_go_round(void **state)
-{
-    static const uint32_t chosen[] = {UINT32_MAX, 1, UINT32_C(1) << 31, UINT32_MAX - 1, 7};
-    (void)state;
-    struct scene scene;
-    struct verdict verdict;
-    set_up(&scene, 1);
-    come(&scene, 0, 1);
-    for (size_t i = 0; i < sizeof chosen / sizeof chosen[0]; i++) {
-        restore(&scene, chosen[i], 0, 0);
-        const uint32_t refused[] = {chosen[i], chosen[i] - 1, chosen[i] - (UINT32_C(1) << 31) + 1, 0};
-        for (size_t k = 0; k < sizeof refused / sizeof refused[0]; k++) {
-            job_begin_restore(&scene.job, 0, refused[k], "", scene.now_s, &verdict);
-            assert_int_equal(verdict.code, ERROR_OLD_GENERATION);
-        }
-    }
-    assert_int_equal(generation_after(UINT32_MAX), 1);
-    assert_true(generation_is_later(generation_after(UINT32_MAX), UINT32_MAX));
-    assert_false(generation_is_later(UINT32_MAX, generation_after(UINT32_MAX)));
-    assert_true(generation_is_later(UINT32_MAX, 0) && generation_is_later(1, 0) && !generation_is_later(0, 1));
-    job_destroy(&scene.job);
-}
-
-/* A host that takes no actions for long still finds all probes and cuts, and that lines are missing. */
-static void test_actions_never_get_too_many(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct error message;
-    begin(&scene, 4);
-    for (int round = 0; round < 50; round++) {
-        for (int i = 0; i < 4; i++) {
-            const uint64_t incarnation = 100 + (uint64_t)(4 * round + i);
-            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_RETRY);
-            scene.now_s += 0.4;
-            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_RETRY);
-            scene.now_s += 0.4;
-            assert_int_equal(hello(&scene, i, incarnation, &message), JOB_RETRY);
-            scene.now_s += 0.4;
-            assert_int_equal(hello(&scene, i, incarnation, &message), 0);
-        }
-    }
-    assert_true(told(&scene, "more lines about workers and steps are left out"));
-    assert_int_equal(scene.probes, 4);
-    assert_int_equal(scene.cuts, 4);
-    assert_int_equal(scene.spared, 100 + 4 * 49 + 3);
-    assert_false(job_has_actions(&scene.job));
-    job_destroy(&scene.job);
-}
-
 /*
- * Only a limited number of replaced incarnations is remembered: connections of one's first life may end in its second.
+ * The decisions of a ps about its job, from scenarios (tests/scenario.h; job.txt and steps.txt beside this file): who
+ * joins, pushes, falls silent, is duplicated and leaves; then verdicts, answers and what is logged. The clock begins at
+ * 100 s. A statement concerns all ps of the job where that makes sense, else the first; `ps1` before it names one.
+ *
+ *     job WORKERS [KEY...]     a new one; KEYs: see take_keys
+ *     restore GENERATION STEP  worker 0 writes the model; an epoch has 600 batches
+ *     schedule STEP [KEY...]   the config with these keys from that step on; without any: that of `job`
+ *     pass 5; wait 5; tick     time passes with two ticks a second, or without any
+ *     worker 1 joins|greets [as 9] [retry|refused CODE ["text"]]      `joins`: its data are loaded, too
+ *     worker 1 loads|is-gone|leaves|heard|held|released|pongs|pongs-late|asks|beats STATE [as 9] ["text"]
+ *     worker 1 pushes [as 9] [number 3] [in 2] [from 7] OUTCOME       asynchronous; in: the generation
+ *     worker 1 offers STEP [as 9] [number 3] [in 2] [inf] [taken|dropped]       synchronous: stage and staged
+ *     worker 1 stages|staged STEP ...; worker 1 gets STEP OUTCOME; worker 1 waits STEP
+ *     worker 0 begins|checks|ends|writes|snapshots|orders|pulls|finishes ...   the chief's requests, see request
+ *     applies 3                the step that is decided has so many gradients; 0: there is none
+ *     takes 4; gives-up; completes                          likewise, in two parts
+ *     report; reports K GENERATION STEP N...; decides GENERATION STEP N... [wrong]      between ps 1 and ps 0
+ *
+ * A request may be `denied CODE ["text"]`, an OUTCOME be one of the pushes'. Expectations are listed in expect.
  */
-static void test_an_incarnation_comes_back_when_it_is_forgotten(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene, 2);
-    job_hold(&scene.job, 1, 2, 1, scene.now_s);
-    for (uint64_t i = 0; i <= JOB_FENCED + 1; i++) {
-        const uint64_t incarnation = i <= JOB_FENCED ? 50 + i : 2;
-        scene.job.workers[1].connections = 0; /* as if all had ended, except those of the first */
-        come(&scene, 1, incarnation);
-    }
-    assert_true(job_is_current(&scene.job, 1, 2));
-    job_hold(&scene.job, 1, 2, -1, scene.now_s);
-    assert_int_equal(scene.job.workers[1].held, 0);
-    job_disconnected(&scene.job, 1, 2, scene.now_s);
-    job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_int_equal(scene.job.workers[1].connections, 0);
-    job_destroy(&scene.job);
-}
+#include "tests/scenario.h"
 
-static void test_a_push_counts_once(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene, 2);
-    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED_BEFORE);
-    assert_int_equal(push(&scene, 1, 2), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED_BEFORE);
-    assert_int_equal(push(&scene, 0, 1), PUSH_APPLIED); /* sequences are each worker's own */
-    assert_int_equal(scene.job.global_step, 3);
-    assert_int_equal(push_as(&scene, 1, 2, 1, 0, true).code, ERROR_BAD_REQUEST);
-    /* A new process of the same worker counts from 1 again. */
-    job_disconnected(&scene.job, 1, 2, scene.now_s);
-    come(&scene, 1, 77);
-    assert_int_equal(push_as(&scene, 1, 77, 1, 1, true).outcome, PUSH_APPLIED);
-    assert_int_equal(scene.job.global_step, 4);
-    assert_int_equal(push_as(&scene, 1, 2, 1, 3, true).code, ERROR_NOT_ALLOWED);
-    assert_int_equal(scene.job.global_step, 4);
-    job_destroy(&scene.job);
-}
+#include <math.h>
 
-static void test_a_ps_that_stood_still_blames_nobody(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene, 2);
-    pass(&scene, 9);
-    scene.now_s += 600; /* stopped, or its machine was asleep: messages sent meanwhile are still unread */
-    pass(&scene, 0.5);
-    assert_true(scene.job.workers[1].present);
-    pass(&scene, 1);
-    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost"));
-    job_destroy(&scene.job);
-}
+#include "ps/job/job.h"
 
-static void test_not_finite_is_refused_and_counted(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene, 2);
-    assert_int_equal(push_as(&scene, 1, 2, 1, 1, false).outcome, PUSH_NOT_FINITE);
-    assert_true(told(&scene, "worker 1 (10.0.0.1:2) sent a gradient that is not finite"));
-    assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).outcome, PUSH_NOT_FINITE); /* its retry */
-    assert_int_equal(scene.job.workers[1].not_finite, 1);
-    assert_int_equal(scene.job.global_step, 0);
-    assert_int_equal(push(&scene, 1, 2), PUSH_APPLIED);
-    job_destroy(&scene.job);
-}
+enum { MOST_PS = 3, MOST_WORKERS = 40, NAMES = 12 };
 
-/* A process says that it is worker 1. */
-static uint16_t claim(struct scene *scene, uint64_t incarnation)
-{
-    struct error message;
-    return hello(scene, 1, incarnation, &message);
-}
+static char host_names[][8] = {"b:2222", "c:2222", "d:2222", "e:2222"}, ps_names[][8] = {"p:2222", "q:2222", "r:2222"};
 
-/* Two workers in training, and process 9 has begun to claim worker 1's place. */
-static void begin_claimed(struct scene *scene)
-{
-    begin(scene, 2);
-    assert_int_equal(claim(scene, 9), JOB_RETRY);
-    play(scene);
-}
+static struct {
+    struct config config;
+    char *workers[MOST_WORKERS], *servers[MOST_PS];
+    struct job jobs[MOST_PS];
+    int count, only; /* jobs that there are, and the one that the statement concerns; -1: all */
+    char log[16384];
+    int probes, cuts;
+    uint64_t spared; /* by the last cut */
+    uint64_t numbers[MOST_WORKERS];
+    struct job_step step;
+} at;
 
-static void test_a_second_process_is_probed(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct error message;
-    begin_claimed(&scene);
-    assert_int_equal(scene.probes, 1);
-    scene.now_s += 0.3;
-    assert_int_equal(claim(&scene, 9), JOB_RETRY);
-    job_pong(&scene.job, 1, 1, job_probe_nonce(&scene.job, 1));     /* another process does */
-    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* to an older question */
-    assert_int_equal(claim(&scene, 9), JOB_RETRY);
-    scene.now_s += 0.4;
-    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1));     /* it answers */
-    job_pong(&scene.job, 1, 2, job_probe_nonce(&scene.job, 1) - 1); /* followed by an older answer */
-    assert_int_equal(hello(&scene, 1, 9, &message), REFUSAL_DUPLICATE);
-    assert_non_null(strstr(message.text, "worker 1 is already running at 10.0.0.1:2"));
-    /* Another attempt; this time the process is silent. */
-    scene.now_s += 5;
-    assert_int_equal(claim(&scene, 9), JOB_RETRY);
-    scene.now_s += 0.49;
-    assert_int_equal(claim(&scene, 9), JOB_RETRY);
-    scene.now_s += 0.49;
-    assert_int_equal(claim(&scene, 9), JOB_RETRY);
-    scene.now_s += 0.03;
-    assert_int_equal(claim(&scene, 9), 0);
-    play(&scene);
-    assert_int_equal(scene.cuts, 1);
-    assert_int_equal(scene.spared, 9);
-    /* The old one is fenced for good, whatever it tries. */
-    assert_int_equal(claim(&scene, 2), REFUSAL_REPLACED);
-    assert_int_equal(push_as(&scene, 1, 2, 1, 1, true).code, ERROR_NOT_ALLOWED);
-    job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_int_equal(scene.job.workers[1].connections, 1);
-    job_destroy(&scene.job);
-}
+static const char *const codes[NAMES] = {[ERROR_BAD_REQUEST] = "bad-request",
+                                         [ERROR_NOT_ALLOWED] = "not-allowed",
+                                         [ERROR_NOT_READY] = "not-ready",
+                                         [ERROR_OLD_GENERATION] = "old-generation",
+                                         [ERROR_JOB_OVER] = "job-over"},
+                         *const outcomes[NAMES] = {"applied", "before", "kept", "stale", "not-finite", "not-wanted"},
+                         *const states[NAMES] = {"absent", "starting", "ready", "training", "waiting",
+                                                 "saving", "done",     "lost",  "failed"},
+                         *const job_states[NAMES] = {"waiting", "training", "restoring", "done", "failed"};
 
-/* A slow link, or a stalled ps: it receives only now what the old process sent before it was killed. */
-static void test_the_last_words_of_a_dead_process_are_no_sign_of_life(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_claimed(&scene);
-    for (int i = 0; i < 4; i++) {
-        scene.now_s += 0.24;
-        job_touch(&scene.job, 1, 2, scene.now_s);
-        assert_int_equal(claim(&scene, 9), JOB_RETRY);
-    }
-    scene.now_s += 0.05;
-    assert_int_equal(claim(&scene, 9), 0);
-    job_destroy(&scene.job);
-}
+/* --- The host --- */
 
-/* The ps is stalled until the second is long over: then what it hears may be old, and it probes once more. */
-static void test_a_ps_that_was_held_up_probes_anew(void **state)
+/* Lines are collected, other actions counted. */
+static void play(void)
 {
-    (void)state;
-    struct scene scene;
-    begin_claimed(&scene);
-    scene.now_s += 3;
-    assert_int_equal(claim(&scene, 9), JOB_RETRY);
-    play(&scene);
-    assert_int_equal(scene.probes, 2);
-    scene.now_s += 0.01;
-    job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_int_equal(claim(&scene, 9), 0);
-    job_destroy(&scene.job);
-}
-
-/*
- * A claimant that arrives while another claim is being probed waits for the result; an abandoned claim blocks nobody.
- */
-static void test_a_newcomer_that_went_away_blocks_nobody(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin_claimed(&scene);
-    scene.now_s += 0.3;
-    assert_int_equal(claim(&scene, 10), JOB_RETRY);
-    scene.now_s += 0.3;
-    assert_int_equal(claim(&scene, 10), JOB_RETRY);
-    scene.now_s += 0.45;
-    assert_int_equal(claim(&scene, 10), JOB_RETRY);
-    scene.now_s += 0.45;
-    assert_int_equal(claim(&scene, 10), JOB_RETRY);
-    scene.now_s += 0.11;
-    assert_int_equal(claim(&scene, 10), 0);
-    job_destroy(&scene.job);
-}
-
-/* Two were started in a dead one's place: the first gets it and dies meanwhile, then the second gets it. */
-static void test_claims_are_judged_one_after_the_other(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene, 2);
-    for (int i = 0; i <= 10; i++) {
-        assert_int_equal(claim(&scene, 9), i < 10 ? JOB_RETRY : 0);
-        assert_int_equal(claim(&scene, 10), JOB_RETRY);
-        play(&scene);
-        scene.now_s += 0.101;
-    }
-    play(&scene);
-    assert_int_equal(scene.probes, 2);
-    for (int i = 0; i < 10; i++) {
-        scene.now_s += 0.101;
-        assert_int_equal(claim(&scene, 10), i < 8 ? JOB_RETRY : 0);
-    }
-    job_destroy(&scene.job);
-}
-
-static void test_a_process_that_is_gone_is_replaced_at_once(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct error message;
-    begin(&scene, 2);
-    job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_int_equal(hello(&scene, 1, 9, &message), 0);
-    assert_int_equal(scene.probes, 0);
-    assert_int_equal(hello(&scene, 5, 9, &message), REFUSAL_MEMBER);
-    const struct peer ps = {.member = {MEMBER_PS, 1}, .incarnation = 3};
-    const struct peer person = {.member = {MEMBER_OPERATOR, -1}, .incarnation = 3};
-    const struct peer nobody = {.member = {MEMBER_WORKER, 0}};
-    assert_int_equal(job_hello(&scene.job, &ps, "x", 0, &message), REFUSAL_MEMBER);
-    assert_int_equal(job_hello(&scene.job, &person, "x", 0, &message), 0);
-    assert_int_equal(job_hello(&scene.job, &nobody, "x", 0, &message), REFUSAL_MEMBER);
-    assert_non_null(strstr(message.text, "incarnation"));
-    job_destroy(&scene.job);
-}
-
-static void test_leases(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene, 2);
-    pass(&scene, 6);
-    job_touch(&scene.job, 0, 1, scene.now_s);
-    pass(&scene, 5);
-    assert_true(told(&scene, "worker 1 (10.0.0.1:2) is lost: not heard from for 10 s"));
-    assert_int_equal(job_worker_state(&scene.job, 1), STATE_LOST);
-    assert_int_equal(job_present(&scene.job), 1);
-    job_touch(&scene.job, 1, 2, scene.now_s); /* thawed */
-    assert_true(told(&scene, "worker 1 (10.0.0.1:2) responds again"));
-    assert_int_equal(job_present(&scene.job), 2);
-    /* A worker that the ps keeps waiting need not send anything. */
-    job_hold(&scene.job, 1, 2, 1, scene.now_s);
-    pass(&scene, 30);
-    assert_int_equal(job_worker_state(&scene.job, 1), STATE_WAITING);
-    job_hold(&scene.job, 1, 2, -1, scene.now_s);
-    pass(&scene, 9);
-    assert_int_equal(job_present(&scene.job), 1); /* the chief is lost by now, worker 1 is not */
-    job_destroy(&scene.job);
-}
-
-static void test_staleness_makes_the_fast_wait(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene, 3);
-    scene.config.cluster.max_staleness = 2;
-    job_schedule(&scene.job, &scene.config, 0, scene.now_s);
-    push(&scene, 0, 1);
-    push(&scene, 1, 1); /* joins where worker 0 is, and is one ahead now */
-    for (uint64_t i = 2; i <= 3; i++) {
-        push(&scene, 0, i);
-        assert_true(job_may_answer(&scene.job, 0));
-    }
-    push(&scene, 0, 4);
-    push(&scene, 0, 5);
-    assert_false(job_may_answer(&scene.job, 0));
-    assert_true(job_may_answer(&scene.job, 1));
-    push(&scene, 1, 2);
-    assert_true(job_may_answer(&scene.job, 0));
-    push(&scene, 0, 6);
-    assert_false(job_may_answer(&scene.job, 0));
-    /* A worker that is lost or leaves holds up nobody. */
-    job_leave(&scene.job, 1, 2, "done", scene.now_s);
-    assert_true(job_may_answer(&scene.job, 0));
-    push(&scene, 2, 1);
-    assert_true(job_may_answer(&scene.job, 2)); /* it joins where the others are, not at 0 */
-    assert_true(job_may_answer(&scene.job, 0));
-    job_leave(&scene.job, 2, 3, "done", scene.now_s);
-    assert_int_equal(push(&scene, 1, 3), PUSH_APPLIED); /* arrives after the goodbye, on another connection */
-    for (uint64_t i = 7; i <= 10; i++) {
-        push(&scene, 0, i);
-    }
-    assert_true(job_may_answer(&scene.job, 0));
-    job_destroy(&scene.job);
-}
-
-/*
- * Two ps start counting at different moments: each might make another worker wait for the other one, for ever. So only
- * the first ps with parameters keeps workers waiting.
- */
-static void test_one_ps_alone_makes_workers_wait(void **state)
-{
-    (void)state;
-    for (int ps = 0; ps < 3; ps++) {
-        struct scene scene;
-        set_up_at(&scene, 2, 3, ps);
-        scene.config.cluster.max_staleness = 1;
-        come(&scene, 0, 1);
-        come(&scene, 1, 2);
-        restore(&scene, 1, 0, 0);
-        push(&scene, 1, 1);
-        for (uint64_t i = 1; i <= 4; i++) {
-            push(&scene, 0, i);
+    struct job_action action;
+    for (int i = 0; i < at.count; i++) {
+        while (job_next_action(&at.jobs[i], &action)) {
+            const size_t used = strlen(at.log);
+            if (action.kind == JOB_LOG) {
+                snprintf(at.log + used, sizeof at.log - used, "%s\n", action.text);
+            }
+            at.probes += action.kind == JOB_PROBE;
+            at.cuts += action.kind == JOB_CUT;
+            at.spared = action.kind == JOB_CUT ? action.incarnation : at.spared;
         }
-        assert_int_equal(job_may_answer(&scene.job, 0), ps != 0);
-        job_destroy(&scene.job);
     }
 }
 
-/* Its pushes reach this ps but not another: so it is stuck, and its clock with it. */
-static void test_who_is_cut_off_from_a_ps_holds_up_nobody(void **state)
+static void destroy_jobs(void)
 {
-    (void)state;
-    struct scene scene;
-    struct message_heartbeat heartbeat = {
-        .state = STATE_TRAINING, .loss = 1, .host = "h", .device = "cpu", .message = ""};
-    begin(&scene, 2);
-    scene.config.cluster.max_staleness = 2;
-    job_schedule(&scene.job, &scene.config, 0, scene.now_s);
-    push(&scene, 1, 1);
-    for (uint64_t i = 1; i <= 3; i++) {
-        push(&scene, 0, i);
+    for (int i = 0; i < at.count; i++) {
+        job_destroy(&at.jobs[i]);
     }
-    assert_false(job_may_answer(&scene.job, 0));
-    job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
-    assert_false(job_may_answer(&scene.job, 0));
-    heartbeat.state = STATE_LOST;
-    heartbeat.message = "has not heard from ps 1 (q:2222) for 11 s";
-    job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
-    assert_true(job_may_answer(&scene.job, 0));
-    push(&scene, 1, 2); /* one in flight */
-    push(&scene, 0, 4);
-    push(&scene, 0, 5);
-    push(&scene, 0, 6);
-    assert_true(job_may_answer(&scene.job, 0));
-    heartbeat.state = STATE_TRAINING;
-    job_heartbeat(&scene.job, 1, 2, &heartbeat, scene.now_s);
-    push(&scene, 1, 3); /* it joins where worker 0 is */
-    push(&scene, 0, 7);
-    assert_true(job_may_answer(&scene.job, 0));
-    push(&scene, 0, 8);
-    push(&scene, 0, 9);
-    push(&scene, 0, 10);
-    assert_false(job_may_answer(&scene.job, 0));
-    job_destroy(&scene.job);
+    at.count = 0;
 }
 
-/* The slowest worker's last gradient is no longer wanted, so its clock stays. */
-static void test_staleness_holds_nobody_after_the_last_step(void **state)
+void scenario_enter(void)
 {
-    (void)state;
-    struct scene scene;
-    set_up(&scene, 2);
-    scene.config.cluster.max_staleness = 1;
-    come(&scene, 0, 1);
-    come(&scene, 1, 2);
-    restore(&scene, 1, 10, 14);
-    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 0, 1), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 0, 2), PUSH_APPLIED);
-    assert_false(job_may_answer(&scene.job, 0));
-    assert_int_equal(push(&scene, 0, 3), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 1, 2), PUSH_NOT_WANTED);
-    assert_true(job_may_answer(&scene.job, 0));
-    job_destroy(&scene.job);
+    memset(&at, 0, sizeof at);
+    scenario_now_s = 100;
+    for (int i = 0; i < MOST_WORKERS; i++) {
+        at.workers[i] = host_names[i % 4];
+    }
+    for (int i = 0; i < MOST_PS; i++) {
+        at.servers[i] = ps_names[i];
+    }
 }
 
-static void test_the_last_step_is_the_last(void **state)
+void scenario_leave(void)
 {
-    (void)state;
-    struct scene scene;
-    set_up(&scene, 2);
-    come(&scene, 0, 1);
-    come(&scene, 1, 2);
-    restore(&scene, 1, 10, 12);
-    assert_int_equal(push(&scene, 0, 1), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 0, 2), PUSH_NOT_WANTED);
-    assert_int_equal(push(&scene, 1, 1), PUSH_APPLIED_BEFORE);
-    assert_int_equal(scene.job.global_step, 12);
-    job_destroy(&scene.job);
+    destroy_jobs();
 }
 
-static void test_live_keys_are_taken_at_their_step(void **state)
+static struct job *the_job(void)
 {
-    (void)state;
-    struct scene scene;
-    set_up(&scene, 2);
-    scene.config.train.epochs = 2;
-    come(&scene, 0, 1);
-    come(&scene, 1, 2);
-    restore(&scene, 1, 10, 20000);
-    assert_int_equal(scene.job.last_step, 1200); /* two epochs of 600 batches */
-    struct config next = scene.config;
-    next.cluster.max_staleness = 1;
-    next.train.epochs = 0;
-    next.train.train_steps = 14;
-    job_schedule(&scene.job, &next, 13, scene.now_s);
-    push(&scene, 1, 1);
-    push(&scene, 0, 1);
-    assert_true(job_may_answer(&scene.job, 0));
-    assert_int_equal(scene.job.last_step, 1200);
-    assert_true(scene.job.has_next);
-    push(&scene, 0, 2); /* step 13 has come, and worker 1 is behind */
-    assert_false(scene.job.has_next);
-    assert_true(told(&scene, "from global step 13 on the last step is 14"));
-    push(&scene, 1, 2);
-    assert_int_equal(push(&scene, 0, 3), PUSH_NOT_WANTED);
-    /* Back, at once; that also drops what was scheduled and is not yet in force. */
-    next.train.train_steps = 15;
-    job_schedule(&scene.job, &next, 30, scene.now_s);
-    job_schedule(&scene.job, &scene.config, 0, scene.now_s);
-    assert_int_equal(scene.job.last_step, 1200);
-    assert_false(scene.job.has_next);
-    assert_true(told(&scene, "from global step 14 on the last step is 1200"));
-    assert_int_equal(push(&scene, 0, 3), PUSH_APPLIED);
-    assert_int_equal(push(&scene, 0, 4), PUSH_APPLIED);
-    assert_true(job_may_answer(&scene.job, 0));
-    /* What is in force stays so in the next generation, at whatever step that begins. */
-    next.train.train_steps = 18;
-    job_schedule(&scene.job, &next, 16, scene.now_s);
-    play(&scene);
+    return &at.jobs[at.only > 0 ? at.only : 0];
+}
+
+static void tick(void)
+{
+    for (int i = 0; i < at.count; i++) {
+        while (job_tick(&at.jobs[i], scenario_now_s)) {
+            play();
+        }
+    }
+    play();
+}
+
+static void pass(double seconds)
+{
+    for (const double end_s = scenario_now_s + seconds; scenario_now_s < end_s;) {
+        scenario_now_s = fmin(scenario_now_s + 0.5, end_s);
+        tick();
+    }
+}
+
+/* --- Jobs and their configs --- */
+
+/* Keys of the config: those that are whole numbers, and others. */
+static void take_keys(struct scenario_words *words, struct config *config, int *ps_count, int *identity)
+{
+    struct config_cluster *cluster = &config->cluster;
+    struct config_train *train = &config->train;
+    while (!scenario_ends(words)) {
+        if (scenario_has(words, "sync")) {
+            cluster->issync = true;
+        } else if (scenario_has(words, "round-robin")) {
+            cluster->placement = PLACEMENT_ROUND_ROBIN;
+        } else if (scenario_has(words, "wanted")) {
+            cluster->replicas_to_aggregate = (int)scenario_number(words);
+        } else if (scenario_has(words, "least")) {
+            cluster->min_replicas = (int)scenario_number(words);
+        } else if (scenario_has(words, "min")) {
+            cluster->min_workers = (int)scenario_number(words);
+        } else if (scenario_has(words, "staleness")) {
+            cluster->max_staleness = (int)scenario_number(words);
+        } else if (scenario_has(words, "elastic")) {
+            cluster->elastic = true;
+            cluster->elastic_workers = (int)scenario_number(words);
+        } else if (scenario_has(words, "buffer")) {
+            train->buffer_size = (int)scenario_number(words);
+        } else if (scenario_has(words, "batch")) {
+            train->batch_size = (int)scenario_number(words);
+        } else if (scenario_has(words, "epochs")) {
+            train->epochs = scenario_number(words);
+        } else if (scenario_has(words, "last")) {
+            train->train_steps = (int64_t)scenario_number(words);
+        } else if (ps_count && scenario_has(words, "ps")) {
+            *ps_count = (int)scenario_number(words);
+        } else if (identity && scenario_has(words, "as")) {
+            *identity = (int)scenario_number(words);
+        } else {
+            scenario_fail(words, "\"%s\" is no key", scenario_word(words));
+        }
+    }
+}
+
+static void make_job(struct scenario_words *words)
+{
+    struct error error;
+    int ps_count = 1, identity = -1;
+    destroy_jobs();
+    memset(at.numbers, 0, sizeof at.numbers);
+    at.config = (struct config){.cluster = {.ps_hosts = {.items = at.servers},
+                                            .worker_hosts = {.items = at.workers},
+                                            .min_workers = 1,
+                                            .min_replicas = 1,
+                                            .lease_secs = 10},
+                                .model = {.layer_count = 2, .layers = {6, 3}}};
+    at.config.cluster.worker_hosts.count = (int)scenario_number(words);
+    take_keys(words, &at.config, &ps_count, &identity);
+    at.config.cluster.ps_hosts.count = ps_count;
+    at.count = identity >= 0 ? 1 : ps_count;
+    for (int i = 0; i < at.count; i++) {
+        assert_true(job_create(&at.jobs[i], &at.config, identity >= 0 ? identity : i, scenario_now_s, &error));
+    }
+}
+
+/* Whether a request went well, or is denied with this code and text. */
+static void expect_verdict(struct scenario_words *words, const struct verdict *verdict)
+{
+    const bool denied = scenario_has(words, "denied");
+    const int code = denied ? scenario_choice(words, codes, NAMES, "code") : 0;
+    const char *text = denied ? scenario_text(words) : NULL;
+    if (verdict->code != code) {
+        scenario_fail(words, "expected code %d, got %d: %s", code, (int)verdict->code,
+                      verdict->code != 0 ? verdict->message : "");
+    }
+    if (text) {
+        scenario_expect_text(words, "denied", verdict->message, text);
+    }
+}
+
+static void restore(struct scenario_words *words)
+{
     struct verdict verdict;
-    job_begin_restore(&scene.job, 0, 2, "model-10", scene.now_s, &verdict);
-    job_end_restore(&scene.job, 0, 2, 10, 600, scene.now_s, &verdict);
-    assert_int_equal(verdict.code, 0);
-    assert_int_equal(scene.job.last_step, 18);
-    job_destroy(&scene.job);
+    const uint32_t generation = (uint32_t)scenario_number(words);
+    const int64_t step = (int64_t)scenario_number(words);
+    for (int i = 0; i < at.count; i++) {
+        memset(&verdict, 0xff, sizeof verdict);
+        job_begin_restore(&at.jobs[i], 0, generation, "initialised", scenario_now_s, &verdict);
+        expect_verdict(words, &verdict);
+        job_end_restore(&at.jobs[i], 0, generation, step, 600, scenario_now_s, &verdict);
+        expect_verdict(words, &verdict);
+    }
 }
 
-static void test_an_epoch_has_as_many_steps_as_live_keys_say(void **state)
+static void schedule(struct scenario_words *words)
 {
-    (void)state;
-    struct scene scene;
-    set_up(&scene, 2);
-    scene.config.cluster.issync = true;
-    scene.job.config.cluster.issync = true;
-    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 601), 301);
-    scene.config.cluster.replicas_to_aggregate = 1;
-    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 601), 601);
-    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 1), 1);
-    assert_int_equal(job_epoch_steps(&scene.job, &scene.config, 0), 0);
-    job_destroy(&scene.job);
+    struct config next = at.config;
+    const int64_t step = (int64_t)scenario_number(words);
+    take_keys(words, &next, NULL, NULL);
+    job_schedule(the_job(), &next, step, scenario_now_s);
 }
 
-static void test_the_end(void **state)
+/* --- Workers --- */
+
+/* What a statement says of a push or a process. */
+struct options {
+    uint64_t incarnation, number;
+    uint32_t generation;
+    int64_t base;
+    bool finite;
+};
+
+static struct options take_options(struct scenario_words *words, int worker, bool pushes)
 {
-    (void)state;
-    struct scene scene;
+    const struct job *job = the_job();
+    struct options options = {.incarnation = worker < job->worker_count ? job->workers[worker].incarnation : 1,
+                              .generation = job->generation,
+                              .base = job->global_step,
+                              .finite = true};
+    bool has_number = false;
+    for (bool more = true; more;) {
+        if (scenario_has(words, "as")) {
+            options.incarnation = (uint64_t)scenario_number(words);
+        } else if (scenario_has(words, "in")) {
+            options.generation = (uint32_t)scenario_number(words);
+        } else if (scenario_has(words, "from")) {
+            options.base = (int64_t)scenario_number(words);
+        } else if (scenario_has(words, "inf")) {
+            options.finite = false;
+        } else if (scenario_has(words, "number")) {
+            options.number = (uint64_t)scenario_number(words);
+            has_number = true;
+        } else {
+            more = false;
+        }
+    }
+    if (!has_number) {
+        options.number = pushes ? ++at.numbers[worker] : worker < MOST_WORKERS ? at.numbers[worker] : 1;
+    }
+    if (pushes) {
+        at.numbers[worker % MOST_WORKERS] = options.number;
+    }
+    return options;
+}
+
+static void greet(struct scenario_words *words, int worker, bool loads)
+{
+    static const char *const refusals[NAMES] = {
+        [REFUSAL_MEMBER] = "member", [REFUSAL_DUPLICATE] = "duplicate", [REFUSAL_REPLACED] = "replaced"};
+    struct peer who = {.member = {MEMBER_WORKER, worker}, .incarnation = (uint64_t)worker + 1, .program = "trainer"};
+    char address[32];
+    who.incarnation = scenario_has(words, "as") ? (uint64_t)scenario_number(words) : who.incarnation;
+    snprintf(address, sizeof address, "10.0.0.%d:%d", worker, (int)who.incarnation);
+    const bool retry = scenario_has(words, "retry"), refused = scenario_has(words, "refused");
+    const int wanted = retry ? JOB_RETRY : refused ? scenario_choice(words, refusals, NAMES, "refusal") : 0;
+    const char *text = scenario_text(words);
+    for (int i = 0; i < at.count; i++) {
+        struct error message = {""};
+        if (at.only >= 0 && at.only != i) {
+            continue;
+        }
+        if (worker < at.jobs[i].worker_count && at.jobs[i].workers[worker].incarnation != who.incarnation) {
+            at.numbers[worker] = 0; /* another process counts from 1 */
+        }
+        const uint16_t got = job_hello(&at.jobs[i], &who, address, scenario_now_s, &message);
+        if (got != wanted) {
+            scenario_fail(words, "expected refusal %d, got %d: %s", wanted, (int)got, message.text);
+        }
+        if (text) {
+            scenario_expect_text(words, "refused", message.text, text);
+        }
+        if (loads) {
+            job_note_ready(&at.jobs[i], worker, who.incarnation, scenario_now_s);
+        }
+    }
+}
+
+static struct job_push push_of(const struct options *options, int64_t token)
+{
+    return (struct job_push){.generation = options->generation,
+                             .sequence = options->number,
+                             .base_step = options->base,
+                             .token = token,
+                             .finite = options->finite};
+}
+
+static void expect_outcome(struct scenario_words *words, const struct verdict *verdict)
+{
+    if (verdict->code != 0 || (!scenario_ends(words) && strcmp(words->word[words->next], "denied") == 0)) {
+        expect_verdict(words, verdict);
+        return;
+    }
+    const int wanted = scenario_choice(words, outcomes, NAMES, "outcome");
+    if ((int)verdict->outcome != wanted) {
+        scenario_fail(words, "expected %s, got %s", outcomes[wanted], outcomes[verdict->outcome]);
+    }
+}
+
+static void push(struct scenario_words *words, int worker)
+{
     struct verdict verdict;
-    struct message_end_job end = {.job_state = JOB_DONE, .global_step = 7, .message = "test accuracy 98.1%"};
-    begin(&scene, 2);
-    push(&scene, 1, 1);
-    job_end(&scene.job, 1, &end, scene.now_s, &verdict);
-    assert_int_equal(verdict.code, ERROR_NOT_ALLOWED);
-    job_end(&scene.job, 0, &end, scene.now_s, &verdict);
-    assert_int_equal(verdict.code, 0);
-    assert_true(told(&scene, "training is over at global step 7: test accuracy 98.1%"));
-    assert_false(job_may_exit(&scene.job, scene.now_s)); /* they must hear of it first */
-    assert_int_equal(push(&scene, 1, 2), PUSH_NOT_WANTED);
-    job_pull(&scene.job, 1, 2, 1, scene.now_s, &verdict);
-    assert_int_equal(verdict.code, ERROR_JOB_OVER);
-    job_leave(&scene.job, 0, 1, "", scene.now_s);
-    assert_false(job_may_exit(&scene.job, scene.now_s + 3.9));
-    assert_true(job_may_exit(&scene.job, scene.now_s + 4.1));
-    job_disconnected(&scene.job, 1, 2, scene.now_s);
-    assert_true(job_may_exit(&scene.job, scene.now_s));
-    /* A ps that serves for ever accepts the next job. */
-    come(&scene, 0, 50);
-    restore(&scene, 2, 0, 0);
-    assert_false(job_may_exit(&scene.job, scene.now_s + 100));
-    assert_int_equal(push_as(&scene, 0, 50, 2, 1, true).outcome, PUSH_APPLIED);
-    job_destroy(&scene.job);
+    const struct options options = take_options(words, worker, true);
+    const struct job_push push = push_of(&options, 0);
+    memset(&verdict, 0xff, sizeof verdict);
+    job_push(the_job(), worker, options.incarnation, &push, scenario_now_s, &verdict);
+    play();
+    expect_outcome(words, &verdict);
 }
 
-int main(void)
+/* Synchronous: the first frame of a push, its last, or both. */
+static void offer(struct scenario_words *words, int worker, bool first, bool last)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waiting_names_who_is_awaited),
-        cmocka_unit_test(test_a_worker_heard_of_again_may_be_the_one_that_was_missing),
-        cmocka_unit_test(test_only_the_chief_restores),
-        cmocka_unit_test(test_a_restored_job_has_room_to_count),
-        cmocka_unit_test(test_generations_go_round),
-        cmocka_unit_test(test_actions_never_get_too_many),
-        cmocka_unit_test(test_an_incarnation_comes_back_when_it_is_forgotten),
-        cmocka_unit_test(test_a_push_counts_once),
-        cmocka_unit_test(test_a_ps_that_stood_still_blames_nobody),
-        cmocka_unit_test(test_not_finite_is_refused_and_counted),
-        cmocka_unit_test(test_a_second_process_is_probed),
-        cmocka_unit_test(test_the_last_words_of_a_dead_process_are_no_sign_of_life),
-        cmocka_unit_test(test_a_ps_that_was_held_up_probes_anew),
-        cmocka_unit_test(test_a_newcomer_that_went_away_blocks_nobody),
-        cmocka_unit_test(test_claims_are_judged_one_after_the_other),
-        cmocka_unit_test(test_a_process_that_is_gone_is_replaced_at_once),
-        cmocka_unit_test(test_leases),
-        cmocka_unit_test(test_staleness_makes_the_fast_wait),
-        cmocka_unit_test(test_one_ps_alone_makes_workers_wait),
-        cmocka_unit_test(test_who_is_cut_off_from_a_ps_holds_up_nobody),
-        cmocka_unit_test(test_staleness_holds_nobody_after_the_last_step),
-        cmocka_unit_test(test_the_last_step_is_the_last),
-        cmocka_unit_test(test_live_keys_are_taken_at_their_step),
-        cmocka_unit_test(test_an_epoch_has_as_many_steps_as_live_keys_say),
-        cmocka_unit_test(test_the_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    struct verdict verdict;
+    bool receive = true;
+    const int64_t step = (int64_t)scenario_number(words);
+    const struct options options = take_options(words, worker, first && at.only <= 0);
+    const struct job_push push = push_of(&options, step);
+    verdict.code = 0;
+    if (first) {
+        memset(&verdict, 0xff, sizeof verdict);
+        job_stage(the_job(), worker, options.incarnation, &push, scenario_now_s, &verdict, &receive);
+    }
+    const bool taken = scenario_has(words, "taken"), dropped = !taken && scenario_has(words, "dropped");
+    if ((taken && !receive) || (dropped && receive && first)) {
+        scenario_fail(words, "expected it to be %s", taken ? "received" : "dropped");
+    }
+    if (last && verdict.code == 0) {
+        memset(&verdict, 0xff, sizeof verdict);
+        job_staged(the_job(), worker, options.incarnation, &push, receive && !dropped, scenario_now_s, &verdict);
+    }
+    play();
+    expect_verdict(words, &verdict);
+}
+
+static void get(struct scenario_words *words, int worker, bool settled)
+{
+    struct verdict verdict;
+    const int64_t step = (int64_t)scenario_number(words);
+    const struct options options = take_options(words, worker, false);
+    const struct job_push push = push_of(&options, step);
+    memset(&verdict, 0xff, sizeof verdict);
+    if (job_settled(the_job(), worker, options.incarnation, &push, &verdict) != settled) {
+        scenario_fail(words, settled ? "it waits" : "it does not wait");
+    }
+    if (settled) {
+        expect_outcome(words, &verdict);
+    }
+}
+
+static void beat(struct scenario_words *words, int worker)
+{
+    struct message_heartbeat heartbeat = {.loss = 1, .host = "h", .device = "cpu"};
+    heartbeat.state = (uint8_t)scenario_choice(words, states, NAMES, "state");
+    const struct options options = take_options(words, worker, false);
+    const char *text = scenario_text(words);
+    heartbeat.message = text ? (char *)(uintptr_t)text : "";
+    job_heartbeat(the_job(), worker, options.incarnation, &heartbeat, scenario_now_s);
+}
+
+/* --- What the chief asks for --- */
+
+static bool request(struct scenario_words *words, int worker)
+{
+    struct job *job = the_job();
+    struct verdict verdict;
+    memset(&verdict, 0xff, sizeof verdict);
+    if (scenario_has(words, "begins")) {
+        const uint32_t generation = (uint32_t)scenario_number(words);
+        const char *source = scenario_text(words);
+        job_begin_restore(job, worker, generation, source ? source : "test", scenario_now_s, &verdict);
+    } else if (scenario_has(words, "checks") || scenario_has(words, "ends")) {
+        const bool ends = strcmp(words->word[words->next - 1], "ends") == 0;
+        const uint32_t generation = (uint32_t)scenario_number(words);
+        const int64_t step = (int64_t)scenario_number(words), batches = (int64_t)scenario_number(words);
+        if (ends) {
+            job_end_restore(job, worker, generation, step, batches, scenario_now_s, &verdict);
+        } else {
+            job_check_restored(job, worker, generation, step, batches, &verdict);
+        }
+    } else if (scenario_has(words, "writes")) {
+        job_write(job, worker, (uint32_t)scenario_number(words), &verdict);
+    } else if (scenario_has(words, "snapshots")) {
+        job_snapshot(job, worker, (uint32_t)scenario_number(words), false, &verdict);
+    } else if (scenario_has(words, "orders")) {
+        job_snapshot(job, worker, (uint32_t)scenario_number(words), true, &verdict);
+    } else if (scenario_has(words, "pulls")) {
+        job_pull(job, worker, job->workers[worker].incarnation, (uint32_t)scenario_number(words), scenario_now_s,
+                 &verdict);
+    } else if (scenario_has(words, "finishes")) {
+        struct message_end_job over = {.job_state = (uint8_t)scenario_choice(words, job_states, NAMES, "state")};
+        over.global_step = (int64_t)scenario_number(words);
+        const char *text = scenario_text(words);
+        over.message = text ? (char *)(uintptr_t)text : "";
+        job_end(job, worker, &over, scenario_now_s, &verdict);
+    } else {
+        return false;
+    }
+    play();
+    expect_verdict(words, &verdict);
+    return true;
+}
+
+static void touch(int worker)
+{
+    for (int i = 0; i < at.count; i++) {
+        job_touch(&at.jobs[i], worker, at.jobs[i].workers[worker].incarnation, scenario_now_s);
+    }
+}
+
+static void live(struct scenario_words *words, int worker)
+{
+    struct job *job = the_job();
+    enum { LOADS, GONE, LEAVES, HEARD, HELD, RELEASED, PONGS, LATE };
+    static const char *const names[NAMES] = {"loads", "is-gone",  "leaves", "heard",
+                                             "held",  "released", "pongs",  "pongs-late"};
+    const int what = scenario_choice(words, names, NAMES, "thing that a worker does");
+    const struct options options = take_options(words, worker, false);
+    const char *text = scenario_text(words);
+    const uint64_t nonce = job_probe_nonce(job, worker), who = options.incarnation;
+    if (what == LOADS) {
+        job_note_ready(job, worker, who, scenario_now_s);
+    } else if (what == GONE) {
+        job_disconnected(job, worker, who, scenario_now_s);
+    } else if (what == LEAVES) {
+        job_leave(job, worker, who, text ? text : "", scenario_now_s);
+    } else if (what == HEARD) {
+        for (int i = 0; i < at.count; i++) {
+            if (at.only < 0 || at.only == i) {
+                job_touch(&at.jobs[i], worker, who, scenario_now_s);
+            }
+        }
+    } else if (what == HELD || what == RELEASED) {
+        job_hold(job, worker, who, what == HELD ? 1 : -1, scenario_now_s);
+    } else {
+        job_pong(job, worker, who, what == PONGS ? nonce : nonce - 1);
+    }
+}
+
+static void take_worker(struct scenario_words *words)
+{
+    const int worker = (int)scenario_number(words);
+    if (scenario_has(words, "joins")) {
+        greet(words, worker, true);
+    } else if (scenario_has(words, "greets")) {
+        greet(words, worker, false);
+    } else if (scenario_has(words, "pushes")) {
+        push(words, worker);
+    } else if (scenario_has(words, "offers")) {
+        offer(words, worker, true, true);
+    } else if (scenario_has(words, "stages")) {
+        offer(words, worker, true, false);
+    } else if (scenario_has(words, "staged")) {
+        offer(words, worker, false, true);
+    } else if (scenario_has(words, "gets")) {
+        get(words, worker, true);
+    } else if (scenario_has(words, "waits")) {
+        get(words, worker, false);
+    } else if (scenario_has(words, "beats")) {
+        beat(words, worker);
+    } else if (!request(words, worker)) {
+        live(words, worker);
+    }
+    play();
+}
+
+/* `workers 0 to 2 offers 7`: each of them. */
+static void take_workers(struct scenario_words *words)
+{
+    const int first = (int)scenario_number(words);
+    const int last = scenario_has(words, "to") ? (int)scenario_number(words) : first;
+    const int begin = words->next;
+    static char number[16];
+    char *const before = words->word[begin - 1];
+    for (int i = first; i <= last; i++) {
+        snprintf(number, sizeof number, "%d", i);
+        words->word[begin - 1] = number;
+        words->next = begin - 1;
+        take_worker(words);
+    }
+    words->word[begin - 1] = before;
+}
+
+/* --- Steps, and what ps say to each other --- */
+
+static void apply(struct scenario_words *words)
+{
+    struct job *job = the_job();
+    const int wanted = (int)scenario_number(words);
+    const bool is = job_take_step(job, &at.step);
+    const int got = is ? at.step.count : 0;
+    if (is) {
+        assert_false(job_take_step(job, &(struct job_step){0})); /* one does it */
+        job_step_applied(job, &at.step, true, scenario_now_s);
+        play();
+    }
+    scenario_expect_number(words, "gradients of the step", got, wanted);
+}
+
+static void take_set(struct scenario_words *words, bool set[MOST_WORKERS])
+{
+    double number;
+    memset(set, 0, MOST_WORKERS * sizeof *set);
+    while (!scenario_ends(words) && scenario_is_number(words->word[words->next], &number) && isfinite(number)) {
+        set[(int)scenario_number(words)] = true;
+    }
+}
+
+/* What ps 1 has, told to ps 0. */
+static void report(struct scenario_words *words)
+{
+    bool finite[MOST_WORKERS] = {false}, infinite[MOST_WORKERS] = {false};
+    struct verdict verdict;
+    for (int i = 0; i < at.jobs[1].worker_count; i++) {
+        const enum aggregation_part part = aggregation_get(&at.jobs[1].gathered, 0, i);
+        finite[i] = part == PART_HERE;
+        infinite[i] = part == PART_NOT_FINITE;
+    }
+    job_report(&at.jobs[0], 1, at.jobs[1].generation, at.jobs[1].global_step, finite, infinite, scenario_now_s,
+               &verdict);
+    expect_verdict(words, &verdict);
+}
+
+static void report_as(struct scenario_words *words)
+{
+    bool finite[MOST_WORKERS], infinite[MOST_WORKERS] = {false};
+    struct verdict verdict;
+    const int ps = (int)scenario_number(words);
+    const uint32_t generation = (uint32_t)scenario_number(words);
+    const int64_t step = (int64_t)scenario_number(words);
+    take_set(words, finite);
+    if (scenario_has(words, "inf")) {
+        take_set(words, infinite);
+    }
+    job_report(the_job(), ps, generation, step, finite, infinite, scenario_now_s, &verdict);
+    expect_verdict(words, &verdict);
+}
+
+static void decide(struct scenario_words *words)
+{
+    bool taken[MOST_WORKERS];
+    const uint32_t generation = (uint32_t)scenario_number(words);
+    const int64_t step = (int64_t)scenario_number(words);
+    take_set(words, taken);
+    const bool wrong = scenario_has(words, "wrong");
+    if (job_apply_decision(the_job(), generation, step, taken) == wrong) {
+        scenario_fail(words, wrong ? "it was taken" : "it was not taken");
+    }
+}
+
+/* --- Expectations --- */
+
+static void expect_log(struct scenario_words *words, bool wanted)
+{
+    const char *text = scenario_word(words);
+    play();
+    if (!strstr(at.log, text) == wanted) {
+        scenario_fail(words, "%stold: \"%s\", but:\n%s", wanted ? "not " : "", text, at.log);
+    }
+    if (wanted) {
+        at.log[0] = '\0';
+    }
+}
+
+static void expect_worker(struct scenario_words *words)
+{
+    static const char *const names[NAMES] = {"applied", "stale", "not-finite", "staleness", "step", "asked", "missed"};
+    scenario_has(words, "worker");
+    const int index = (int)scenario_number(words);
+    const int what = scenario_choice(words, names, NAMES, "count");
+    const struct job_worker *worker = &the_job()->workers[index];
+    const int64_t counts[] = {worker->applied,     worker->stale, worker->not_finite, worker->staleness,
+                              worker->global_step, worker->asked, worker->missed};
+    scenario_expect_number(words, names[what], (double)counts[what], scenario_number(words));
+}
+
+/* What a ps answers, steps on, and would do under another config. */
+static bool expect_of_steps(struct scenario_words *words)
+{
+    struct job *job = the_job();
+    if (scenario_has(words, "answers")) {
+        scenario_expect_number(words, "may answer", job_may_answer(job, (int)scenario_number(words)), 1);
+    } else if (scenario_has(words, "holds-back")) {
+        scenario_expect_number(words, "may answer", job_may_answer(job, (int)scenario_number(words)), 0);
+    } else if (scenario_has(words, "may-exit")) {
+        scenario_expect_number(words, "may exit", job_may_exit(job, scenario_now_s), 1);
+    } else if (scenario_has(words, "stays")) {
+        scenario_expect_number(words, "may exit", job_may_exit(job, scenario_now_s), 0);
+    } else if (scenario_has(words, "probes")) {
+        scenario_expect_number(words, "probes", at.probes, scenario_number(words));
+    } else if (scenario_has(words, "cuts")) {
+        scenario_expect_number(words, "cuts", at.cuts, scenario_number(words));
+        scenario_expect_number(words, "spared", (double)at.spared, scenario_number(words));
+    } else if (scenario_has(words, "follows")) {
+        scenario_expect_number(words, "follows", job_is_follower(job), 1);
+    } else if (scenario_has(words, "follows-not")) {
+        scenario_expect_number(words, "follows", job_is_follower(job), 0);
+    } else if (scenario_has(words, "about-to-step")) {
+        scenario_expect_number(words, "about to step", job_is_about_to_step(job), scenario_number(words));
+    } else if (scenario_has(words, "decided")) {
+        scenario_expect_number(words, "decided", job_has_step(job), 1);
+    } else if (scenario_has(words, "undecided")) {
+        scenario_expect_number(words, "decided", job_has_step(job), 0);
+    } else if (scenario_has(words, "last-under")) {
+        struct config next = at.config;
+        const int64_t wanted = (int64_t)scenario_number(words);
+        take_keys(words, &next, NULL, NULL);
+        scenario_expect_number(words, "last step", (double)job_last_step_under(job, &next), (double)wanted);
+    } else if (scenario_has(words, "epoch")) {
+        struct config next = at.config;
+        const int64_t batches = (int64_t)scenario_number(words), wanted = (int64_t)scenario_number(words);
+        take_keys(words, &next, NULL, NULL);
+        scenario_expect_number(words, "steps", (double)job_epoch_steps(job, &next, batches), (double)wanted);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool expect(struct scenario_words *words)
+{
+    struct job *job = the_job();
+    char message[JOB_MESSAGE] = "";
+    if (scenario_has(words, "told")) {
+        expect_log(words, true);
+    } else if (scenario_has(words, "untold")) {
+        expect_log(words, false);
+    } else if (scenario_has(words, "silent")) {
+        play();
+        scenario_expect_text(words, "log", at.log, "");
+    } else if (scenario_has(words, "reads")) {
+        job_describe(job, scenario_now_s, message);
+        scenario_expect_text(words, "described", message, scenario_word(words));
+    } else if (scenario_has(words, "waits")) { /* "": for nothing, or not for long */
+        const bool waits = job_describe_wait(job, scenario_now_s, message);
+        scenario_expect_number(words, "it waits", waits, message[0] != '\0');
+        scenario_expect_text(words, "wait", message, scenario_word(words));
+    } else if (scenario_has(words, "ready")) {
+        const bool ready = job_ready(job, scenario_now_s, message);
+        scenario_expect_text(words, "awaited", ready ? "" : message, "");
+    } else if (scenario_has(words, "unready")) {
+        scenario_expect_number(words, "ready", job_ready(job, scenario_now_s, message), 0);
+        scenario_expect_text(words, "awaited", message, scenario_word(words));
+    } else if (scenario_has(words, "present")) {
+        scenario_expect_number(words, "present", job_present(job), scenario_number(words));
+    } else if (scenario_has(words, "state")) {
+        const int worker = (int)scenario_number(words);
+        scenario_expect_number(words, "state", job_worker_state(job, worker),
+                               scenario_choice(words, states, NAMES, "state"));
+    } else if (scenario_has(words, "is")) {
+        scenario_expect_number(words, "job's state", job->state, scenario_choice(words, job_states, NAMES, "state"));
+    } else if (scenario_has(words, "step")) {
+        scenario_expect_number(words, "step", (double)job->global_step, scenario_number(words));
+    } else if (scenario_has(words, "last")) {
+        scenario_expect_number(words, "last step", (double)job->last_step, scenario_number(words));
+    } else if (scenario_has(words, "counts")) {
+        expect_worker(words);
+    } else if (scenario_has(words, "dropped")) {
+        scenario_expect_number(words, "dropped", (double)job_dropped(job), scenario_number(words));
+        scenario_expect_number(words, "not finite", (double)job_not_finite(job), scenario_number(words));
+    } else {
+        return expect_of_steps(words);
+    }
+    return true;
+}
+
+static void happens(struct scenario_words *words)
+{
+    struct job *job = the_job();
+    if (scenario_has(words, "job")) {
+        make_job(words);
+    } else if (scenario_has(words, "restore")) {
+        restore(words);
+    } else if (scenario_has(words, "schedule")) {
+        schedule(words);
+    } else if (scenario_has(words, "keeps")) {
+        job_hold_start(job, true);
+    } else if (scenario_has(words, "lets-go")) {
+        job_hold_start(job, false);
+    } else if (scenario_has(words, "pass")) {
+        pass(scenario_number(words));
+    } else if (scenario_has(words, "wait")) {
+        scenario_now_s += scenario_number(words);
+    } else if (scenario_has(words, "beating")) { /* so many workers, for so long: no lease ends */
+        const int workers = (int)scenario_number(words);
+        for (int left_s = (int)scenario_number(words); left_s > 0; left_s--) {
+            pass(1);
+            for (int i = 0; i < workers; i++) {
+                touch(i);
+            }
+        }
+    } else if (scenario_has(words, "tick")) {
+        tick();
+    } else if (scenario_has(words, "forget")) {
+        play();
+        at.log[0] = '\0';
+    } else if (scenario_has(words, "applies")) {
+        apply(words);
+    } else if (scenario_has(words, "takes")) {
+        const bool is = job_take_step(job, &at.step);
+        scenario_expect_number(words, "gradients", is ? at.step.count : 0, scenario_number(words));
+    } else if (scenario_has(words, "completes")) {
+        job_step_applied(job, &at.step, true, scenario_now_s);
+    } else if (scenario_has(words, "gives-up")) {
+        job_step_applied(job, &at.step, false, scenario_now_s);
+    } else if (scenario_has(words, "report")) {
+        report(words);
+    } else if (scenario_has(words, "reports")) {
+        report_as(words);
+    } else if (scenario_has(words, "decides")) {
+        decide(words);
+    } else if (scenario_has(words, "workers")) {
+        take_workers(words);
+    } else if (scenario_has(words, "worker")) {
+        take_worker(words);
+    } else {
+        scenario_fail(words, "what is \"%s\"?", scenario_word(words));
+    }
+    play();
+}
+
+void scenario_statement(struct scenario_words *words)
+{
+    at.only = scenario_has(words, "ps0") ? 0 : scenario_has(words, "ps1") ? 1 : scenario_has(words, "ps2") ? 2 : -1;
+    if (!expect(words)) {
+        happens(words);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const paths[] = {"tests/ps/job/job.txt", "tests/ps/job/steps.txt"};
+    return scenario_main(paths, sizeof paths / sizeof *paths, argc, argv);
 }

@@ -1,5 +1,6 @@
 /* A job for which there is no memory, whichever part of it is missing: that is said, and nothing of it stays. */
 #include "tests/ps/job/scene.h"
+#include "tests/check.h"
 
 #include "tests/no_memory.h"
 
@@ -18,9 +19,8 @@ static int count_failures(struct config *config)
     return failures;
 }
 
-static void each_part_may_be_missing(void **state)
+TEST(each_part_may_be_missing)
 {
-    (void)state;
     struct scene scene;
     set_up(&scene, 3);
     job_destroy(&scene.job);
@@ -31,9 +31,8 @@ static void each_part_may_be_missing(void **state)
 }
 
 /* It has nothing that would have to be destroyed; the sanitizers see whether that is so. */
-static void what_gathers_is_created_whole_or_not_at_all(void **state)
+TEST(what_gathers_is_created_whole_or_not_at_all)
 {
-    (void)state;
     for (int failing = 1; failing <= 2; failing++) {
         struct aggregation aggregation;
         struct error error = {""};
@@ -46,9 +45,5 @@ static void what_gathers_is_created_whole_or_not_at_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_part_may_be_missing),
-        cmocka_unit_test(what_gathers_is_created_whole_or_not_at_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* Indexes for workers that come without one: the same key gets the same one, and none gets another's. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/job/job.h"
+#include "tests/check.h"
 
 enum { LISTED = 2, ROOM = 5, LEASE_S = 10 };
 
@@ -69,12 +64,11 @@ static void go(struct scene *scene, int worker)
     job_disconnected(&scene->job, worker, (uint64_t)worker + 1, scene->now_s);
 }
 
-static void test_each_key_has_a_number_of_its_own(void **state)
+TEST(test_each_key_has_a_number_of_its_own)
 {
     struct scene scene;
     bool taken[LISTED + ROOM] = {true, true}; /* the listed ones */
     int first[ROOM];
-    (void)state;
     begin(&scene, true);
     for (int i = 0; i < ROOM; i++) {
         first[i] = place(&scene, (uint64_t)i * ROOM + 7); /* all hash to the same one */
@@ -90,11 +84,10 @@ static void test_each_key_has_a_number_of_its_own(void **state)
     job_destroy(&scene.job);
 }
 
-static void test_a_new_ps_puts_a_key_where_the_old_one_did(void **state)
+TEST(test_a_new_ps_puts_a_key_where_the_old_one_did)
 {
     struct scene scene;
     int before[3];
-    (void)state;
     begin(&scene, true);
     for (int i = 0; i < 3; i++) {
         before[i] = place(&scene, UINT64_MAX - (uint64_t)i);
@@ -108,10 +101,9 @@ static void test_a_new_ps_puts_a_key_where_the_old_one_did(void **state)
 }
 
 /* Asking costs nothing, so what was only asked for keeps nobody out: the oldest such assignment gives way. */
-static void test_numbers_that_nobody_uses_keep_nobody_out(void **state)
+TEST(test_numbers_that_nobody_uses_keep_nobody_out)
 {
     struct scene scene;
-    (void)state;
     begin(&scene, true);
     const int used = place(&scene, 1);
     come(&scene, used);
@@ -133,10 +125,9 @@ static void test_numbers_that_nobody_uses_keep_nobody_out(void **state)
 }
 
 /* A worker with its own index, or away for less than a lease, keeps it. */
-static void test_numbers_of_those_who_are_gone_are_given_again(void **state)
+TEST(test_numbers_of_those_who_are_gone_are_given_again)
 {
     struct scene scene;
-    (void)state;
     begin(&scene, true);
     come(&scene, LISTED);
     for (int i = 1; i < ROOM; i++) {
@@ -161,10 +152,9 @@ static void test_numbers_of_those_who_are_gone_are_given_again(void **state)
     job_destroy(&scene.job);
 }
 
-static void test_without_elastic_there_are_none(void **state)
+TEST(test_without_elastic_there_are_none)
 {
     struct scene scene;
-    (void)state;
     begin(&scene, false);
     assert_int_equal(place(&scene, 50), -1);
     job_destroy(&scene.job);
@@ -172,12 +162,5 @@ static void test_without_elastic_there_are_none(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_key_has_a_number_of_its_own),
-        cmocka_unit_test(test_a_new_ps_puts_a_key_where_the_old_one_did),
-        cmocka_unit_test(test_numbers_of_those_who_are_gone_are_given_again),
-        cmocka_unit_test(test_numbers_that_nobody_uses_keep_nobody_out),
-        cmocka_unit_test(test_without_elastic_there_are_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

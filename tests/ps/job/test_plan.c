@@ -1,12 +1,8 @@
 /* The plan compared with a plain walk over all steps that counts batches one by one. */
 #include "ps/job/plan.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 static struct plan make_plan(int64_t epoch_batches, int micro_batches, int64_t train_steps, double epochs,
                              int64_t log_steps, int64_t validate_steps)
@@ -18,9 +14,8 @@ static struct plan make_plan(int64_t epoch_batches, int micro_batches, int64_t t
     return plan;
 }
 
-static void epochs_are_those_of_a_walk(void **state)
+TEST(epochs_are_those_of_a_walk)
 {
-    (void)state;
     for (int64_t batches = 1; batches <= 12; batches++) {
         for (int micro = 1; micro <= 15; micro++) {
             struct plan plan = make_plan(batches, micro, 0, 0, 0, 0);
@@ -39,9 +34,8 @@ static void epochs_are_those_of_a_walk(void **state)
 }
 
 /* Going from due step to due step visits exactly the due ones. */
-static void nothing_due_is_passed_over(void **state)
+TEST(nothing_due_is_passed_over)
 {
-    (void)state;
     for (int64_t log_steps = 0; log_steps <= 7; log_steps++) {
         for (int64_t validate_steps = 0; validate_steps <= 7; validate_steps++) {
             struct plan plan = make_plan(5, 1, 100, 0, log_steps, validate_steps);
@@ -57,9 +51,8 @@ static void nothing_due_is_passed_over(void **state)
     }
 }
 
-static void validation_falls_on_epoch_ends(void **state)
+TEST(validation_falls_on_epoch_ends)
 {
-    (void)state;
     struct plan plan = make_plan(550, 1, 30000, 0, 100, 0);
     assert_true(plan_validation_due(&plan, 549, 550));
     assert_true(plan_validation_due(&plan, 1099, 1100));
@@ -73,9 +66,8 @@ static void validation_falls_on_epoch_ends(void **state)
 }
 
 /* More batches in a step than in an epoch: every step ends some epoch, and validates once. */
-static void steps_may_be_longer_than_epochs(void **state)
+TEST(steps_may_be_longer_than_epochs)
 {
-    (void)state;
     struct plan plan = make_plan(3, 10, 4, 0, 0, 0);
     for (int64_t step = 1; step <= 4; step++) {
         assert_true(plan_validation_due(&plan, step - 1, step));
@@ -83,9 +75,8 @@ static void steps_may_be_longer_than_epochs(void **state)
     }
 }
 
-static void the_nearer_bound_ends_the_run(void **state)
+TEST(the_nearer_bound_ends_the_run)
 {
-    (void)state;
     assert_int_equal(make_plan(550, 1, 0, 0, 0, 0).last_step, INT64_MAX);
     assert_int_equal(make_plan(550, 1, 300, 1, 0, 0).last_step, 300);
     assert_int_equal(make_plan(550, 1, 3000, 1, 0, 0).last_step, 550);
@@ -97,9 +88,8 @@ static void the_nearer_bound_ends_the_run(void **state)
     }
 }
 
-static void a_job_counts_the_gradients_of_its_steps(void **state)
+TEST(a_job_counts_the_gradients_of_its_steps)
 {
-    (void)state;
     struct config config = {.cluster = {.worker_hosts.count = 4}, .train = {.epochs = 2, .micro_batches = 1}};
     struct plan plan;
     plan_begin_job(&plan, &config, 550);
@@ -114,9 +104,8 @@ static void a_job_counts_the_gradients_of_its_steps(void **state)
 }
 
 /* Each of 4 workers draws its share of a round: 10 batches, or all that it has. */
-static void a_round_is_a_step(void **state)
+TEST(a_round_is_a_step)
 {
-    (void)state;
     struct config config = {.cluster = {.worker_hosts.count = 4, .issync = true},
                             .train = {.epochs = 2, .micro_batches = 1, .local_steps = 10}};
     struct plan plan;
@@ -143,14 +132,5 @@ static void a_round_is_a_step(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(epochs_are_those_of_a_walk),
-        cmocka_unit_test(nothing_due_is_passed_over),
-        cmocka_unit_test(validation_falls_on_epoch_ends),
-        cmocka_unit_test(steps_may_be_longer_than_epochs),
-        cmocka_unit_test(the_nearer_bound_ends_the_run),
-        cmocka_unit_test(a_job_counts_the_gradients_of_its_steps),
-        cmocka_unit_test(a_round_is_a_step),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* Rounds with participation below 1: who is selected, how long a round waits, and what counts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/job/job.h"
 #include "ps/job/plan.h"
+#include "tests/check.h"
 
 enum { PLACES = 10 };
 
@@ -123,9 +118,8 @@ static void pass(struct scene *scene, double seconds)
 }
 
 /* A worker may take part as long as its round is open, and it is selected. */
-static void test_a_token_is_of_the_open_round(void **state)
+TEST(test_a_token_is_of_the_open_round)
 {
-    (void)state;
     struct scene scene;
     struct verdict verdict;
     begin(&scene, 0.3, 1, 0, PLACES);
@@ -150,9 +144,8 @@ static void test_a_token_is_of_the_open_round(void **state)
     job_destroy(&scene.job);
 }
 
-static void test_those_are_asked_who_are_there_in_the_rounds_order(void **state)
+TEST(test_those_are_asked_who_are_there_in_the_rounds_order)
 {
-    (void)state;
     for (int present = 1; present <= PLACES; present++) {
         struct scene scene;
         bool moved = false;
@@ -182,9 +175,8 @@ static void test_those_are_asked_who_are_there_in_the_rounds_order(void **state)
     }
 }
 
-static void test_the_first_of_more_make_the_round(void **state)
+TEST(test_the_first_of_more_make_the_round)
 {
-    (void)state;
     struct scene scene;
     int asked[PLACES], count = 0;
     begin(&scene, 0.4, 1.5, 0, PLACES);
@@ -215,9 +207,8 @@ static void test_the_first_of_more_make_the_round(void **state)
     job_destroy(&scene.job);
 }
 
-static void test_a_round_ends_at_its_deadline(void **state)
+TEST(test_a_round_ends_at_its_deadline)
 {
-    (void)state;
     for (int some = 0; some < 2; some++) {
         struct scene scene;
         begin(&scene, some ? 0.5 : 1, 1, 20, PLACES);
@@ -241,9 +232,8 @@ static void test_a_round_ends_at_its_deadline(void **state)
     }
 }
 
-static void test_others_are_asked_where_too_few_can_come(void **state)
+TEST(test_others_are_asked_where_too_few_can_come)
 {
-    (void)state;
     struct scene scene;
     bool gone[PLACES] = {false};
     begin(&scene, 0.2, 1, 0, PLACES - 1);
@@ -280,9 +270,8 @@ static void test_others_are_asked_where_too_few_can_come(void **state)
 }
 
 /* None came in time: others get as much time, and then all of them count. */
-static void test_others_are_asked_where_nobody_came_in_time(void **state)
+TEST(test_others_are_asked_where_nobody_came_in_time)
 {
-    (void)state;
     struct scene scene;
     begin(&scene, 0.3, 1, 5, PLACES);
     assert_int_equal(count_asked(&scene), 3);
@@ -304,9 +293,8 @@ static void test_others_are_asked_where_nobody_came_in_time(void **state)
 }
 
 /* Another ps reports complete differences; those of workers that are not selected don't count. */
-static void test_a_report_of_who_is_not_asked_counts_for_nothing(void **state)
+TEST(test_a_report_of_who_is_not_asked_counts_for_nothing)
 {
-    (void)state;
     struct scene scene;
     bool finite[PLACES], none[PLACES] = {false};
     struct verdict verdict;
@@ -319,9 +307,8 @@ static void test_a_report_of_who_is_not_asked_counts_for_nothing(void **state)
     job_destroy(&scene.job);
 }
 
-static void test_not_finite_is_no_part_of_a_round(void **state)
+TEST(test_not_finite_is_no_part_of_a_round)
 {
-    (void)state;
     struct scene scene;
     int bad = -1;
     begin(&scene, 0.3, 1, 0, PLACES);
@@ -339,15 +326,5 @@ static void test_not_finite_is_no_part_of_a_round(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_token_is_of_the_open_round),
-        cmocka_unit_test(test_those_are_asked_who_are_there_in_the_rounds_order),
-        cmocka_unit_test(test_the_first_of_more_make_the_round),
-        cmocka_unit_test(test_a_round_ends_at_its_deadline),
-        cmocka_unit_test(test_others_are_asked_where_too_few_can_come),
-        cmocka_unit_test(test_others_are_asked_where_nobody_came_in_time),
-        cmocka_unit_test(test_a_report_of_who_is_not_asked_counts_for_nothing),
-        cmocka_unit_test(test_not_finite_is_no_part_of_a_round),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -7,9 +7,9 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "ps/rollout/agent.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
+#include "tests/own_clock.h"
 
 static struct identity identity;
 static struct agent *agent;
@@ -19,12 +19,9 @@ static struct fake_member leader; /* ps 0 */
 
 static _Atomic(double) ahead_s;
 
-double __wrap_clock_monotonic_s(void);
-double __real_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
-    return __real_clock_monotonic_s() + atomic_load(&ahead_s);
+    return system_clock_s() + atomic_load(&ahead_s);
 }
 
 void __wrap_restart_arrived(void);

@@ -2,19 +2,15 @@
 #ifndef TESTS_PS_ROLLOUT_MACHINE_H
 #define TESTS_PS_ROLLOUT_MACHINE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sodium.h>
 
 #include "base/file.h"
 #include "ps/rollout/participant.h"
+#include "tests/check.h"
 
 static char folder[64], config_path[96];
 static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];

@@ -1,12 +1,12 @@
 /* A member's agent thread: what it reports when, and what it does with the answers. */
 #include "tests/ps/rollout/agency.h"
+#include "tests/check.h"
 
 /* --- Tests --- */
 
-static void a_member_says_how_it_is_and_hears_how_ps_0_is(void **state)
+TEST_WITH(a_member_says_how_it_is_and_hears_how_ps_0_is, set_up, tear_down)
 {
     char digest[CONFIG_DIGEST_HEX + 1];
-    (void)state;
     begin(MEMBER_WORKER, 2);
     AWAIT(reports() >= 2);
     const struct message_report report = last_report();
@@ -28,9 +28,8 @@ static void a_member_says_how_it_is_and_hears_how_ps_0_is(void **state)
 }
 
 /* A loss, or an address for HTTP, may be missing. */
-static void a_member_without_a_loss_says_so(void **state)
+TEST_WITH(a_member_without_a_loss_says_so, set_up, tear_down)
 {
-    (void)state;
     load(MEMBER_WORKER, 2);
     struct agent_options options = options_of(MEMBER_WORKER);
     options.loss = NULL;
@@ -60,10 +59,9 @@ static void stage_and_show(struct participant_order order)
     assert_non_null(strstr(shown.diff[0], "train.learning_rate"));
 }
 
-static void a_live_rollout_is_followed_and_shown(void **state)
+TEST_WITH(a_live_rollout_is_followed_and_shown, set_up, tear_down)
 {
     char after[CONFIG_DIGEST_HEX + 1], digest[CONFIG_DIGEST_HEX + 1];
-    (void)state;
     begin(MEMBER_WORKER, 2);
     digest_of(text_of(2, 0.25, 2), after);
     struct participant_order order = order_to(0.25, 2);
@@ -95,10 +93,9 @@ static void a_live_rollout_is_followed_and_shown(void **state)
 }
 
 /* Handshakes name the version in force, there and back. */
-static void who_goes_back_introduces_itself_as_before(void **state)
+TEST_WITH(who_goes_back_introduces_itself_as_before, set_up, tear_down)
 {
     char before[CONFIG_DIGEST_HEX + 1], digest[CONFIG_DIGEST_HEX + 1];
-    (void)state;
     begin(MEMBER_WORKER, 2);
     version_here(before);
     struct participant_order order = order_to(0.25, 2);
@@ -120,9 +117,8 @@ static void who_goes_back_introduces_itself_as_before(void **state)
 }
 
 /* It was in force when the process began, and is not known to be settled. */
-static void what_is_not_settled_goes_on_after_a_restart(void **state)
+TEST_WITH(what_is_not_settled_goes_on_after_a_restart, set_up, tear_down)
 {
-    (void)state;
     begin(MEMBER_WORKER, 2);
     assert_false(agent_is_rolling(agent));
     lead(ROLLOUT_STAGING, order_to(0.25, 2));
@@ -134,9 +130,8 @@ static void what_is_not_settled_goes_on_after_a_restart(void **state)
     assert_true(agent_is_rolling(agent));
 }
 
-static void members_of_either_version_are_members(void **state)
+TEST_WITH(members_of_either_version_are_members, set_up, tear_down)
 {
-    (void)state;
     begin(MEMBER_WORKER, 2);
     assert_false(agent_has_member(agent, (struct member){MEMBER_WORKER, 0})); /* no rollout so far */
     lead(ROLLOUT_STAGING, order_to(0.5, 4));
@@ -153,10 +148,9 @@ static void members_of_either_version_are_members(void **state)
     AWAIT(!agent_has_member(agent, (struct member){MEMBER_WORKER, 3})); /* it knows of no rollout's members any more */
 }
 
-static void an_edit_by_hand_is_told(void **state)
+TEST_WITH(an_edit_by_hand_is_told, set_up, tear_down)
 {
     char text[CONFIG_DRIFT_TEXT];
-    (void)state;
     begin(MEMBER_WORKER, 2);
     AWAIT(reports() >= 1);
     agent_drift(agent, text);
@@ -169,9 +163,8 @@ static void an_edit_by_hand_is_told(void **state)
 
 /* --- How often it reports --- */
 
-static void while_nothing_is_rolled_out_it_reports_seldom(void **state)
+TEST_WITH(while_nothing_is_rolled_out_it_reports_seldom, set_up, tear_down)
 {
-    (void)state;
     begin(MEMBER_WORKER, 2);
     const double idle_s = pace_report_s(&config.cluster);
     const double pause_s = shortest_pause_s(1);
@@ -183,9 +176,8 @@ static void while_nothing_is_rolled_out_it_reports_seldom(void **state)
 }
 
 /* ps 0 hears all, and all wait for every ps. */
-static void of_very_many_each_reports_less_often(void **state)
+TEST_WITH(of_very_many_each_reports_less_often, set_up, tear_down)
 {
-    (void)state;
     lead(ROLLOUT_WATCHING, (struct participant_order){.order = ORDER_NOTHING});
     begin(MEMBER_WORKER, 79);
     const double pause_s = shortest_pause_s(6);
@@ -203,9 +195,8 @@ static void of_very_many_each_reports_less_often(void **state)
 }
 
 /* A slow link is needed for training while a version is staged. */
-static void a_slow_link_is_spared(void **state)
+TEST_WITH(a_slow_link_is_spared, set_up, tear_down)
 {
-    (void)state;
     leads.answers_in_ms = 40;
     lead(ROLLOUT_STAGING, (struct participant_order){.order = ORDER_NOTHING});
     begin(MEMBER_WORKER, 2);
@@ -219,9 +210,8 @@ static void a_slow_link_is_spared(void **state)
 
 /* --- Over the network --- */
 
-static void it_comes_to_ps_0_as_a_guest(void **state)
+TEST_WITH(it_comes_to_ps_0_as_a_guest, set_up, tear_down)
 {
-    (void)state;
     begin_remote();
     AWAIT(atomic_load(&host.heard) >= 2);
     assert_true(atomic_load(&host.has_model));
@@ -236,10 +226,9 @@ static void it_comes_to_ps_0_as_a_guest(void **state)
     assert_int_equal(atomic_load(&leader.connections), 1);
 }
 
-static void manifests_come_by_network_too(void **state)
+TEST_WITH(manifests_come_by_network_too, set_up, tear_down)
 {
     char digest[CONFIG_DIGEST_HEX + 1];
-    (void)state;
     begin_remote();
     struct participant_order order = order_to(0.25, 2);
     lead(ROLLOUT_STAGING, order);
@@ -252,10 +241,9 @@ static void manifests_come_by_network_too(void **state)
     AWAIT(version_here(digest) == 2);
 }
 
-static void what_breaks_is_tried_again(void **state)
+TEST_WITH(what_breaks_is_tried_again, set_up, tear_down)
 {
     static uint8_t large[MANIFEST_MAX_BYTES + 1];
-    (void)state;
     begin_remote();
     AWAIT(atomic_load(&host.heard) >= 1);
     pthread_mutex_lock(&leads.lock);
@@ -282,11 +270,10 @@ static void what_breaks_is_tried_again(void **state)
 }
 
 /* A program that this machine lacks arrives in pieces, despite all failures. */
-static void a_program_is_fetched_between_reports(void **state)
+TEST_WITH(a_program_is_fetched_between_reports, set_up, tear_down)
 {
     uint8_t *bytes;
     struct error error;
-    (void)state;
     assert_true(program_own_bytes(&bytes, &leads.program_size, &error));
     bytes[leads.program_size / 2] ^= 1; /* another one */
     leads.program = bytes;
@@ -315,9 +302,8 @@ static void a_program_is_fetched_between_reports(void **state)
 
 /* --- Trouble --- */
 
-static void whom_it_does_not_reach_for_long_is_told_once(void **state)
+TEST_WITH(whom_it_does_not_reach_for_long_is_told_once, set_up, tear_down)
 {
-    (void)state;
     listen_in();
     log_setup(LOG_TEXT, LOG_WARNING);
     leads.fails = true;
@@ -335,10 +321,9 @@ static void whom_it_does_not_reach_for_long_is_told_once(void **state)
     assert_string_equal(told(), ""); /* it has not arrived */
 }
 
-static void what_can_not_begin_is_no_agent(void **state)
+TEST_WITH(what_can_not_begin_is_no_agent, set_up, tear_down)
 {
     struct error error;
-    (void)state;
     load(MEMBER_WORKER, 2);
     const struct agent_options options = options_of(MEMBER_WORKER);
     char *kept = config.cluster.ps_hosts.items[0];
@@ -349,27 +334,7 @@ static void what_can_not_begin_is_no_agent(void **state)
     agent_destroy(NULL);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(a_member_says_how_it_is_and_hears_how_ps_0_is),
-        TEST(a_member_without_a_loss_says_so),
-        TEST(a_live_rollout_is_followed_and_shown),
-        TEST(who_goes_back_introduces_itself_as_before),
-        TEST(what_is_not_settled_goes_on_after_a_restart),
-        TEST(members_of_either_version_are_members),
-        TEST(an_edit_by_hand_is_told),
-        TEST(while_nothing_is_rolled_out_it_reports_seldom),
-        TEST(of_very_many_each_reports_less_often),
-        TEST(a_slow_link_is_spared),
-        TEST(it_comes_to_ps_0_as_a_guest),
-        TEST(manifests_come_by_network_too),
-        TEST(what_breaks_is_tried_again),
-        TEST(a_program_is_fetched_between_reports),
-        TEST(whom_it_does_not_reach_for_long_is_told_once),
-        TEST(what_can_not_begin_is_no_agent),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

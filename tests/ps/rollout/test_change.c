@@ -1,15 +1,10 @@
 /* What a change from one config to another requires. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/rollout/manifest.h"
+#include "tests/check.h"
 
 static void parse(struct config *config, const char *text)
 {
@@ -39,9 +34,8 @@ static void expect(const char *from, const char *to, bool local, enum rollout_ki
 }
 
 /* The table alone decides. */
-static void every_key_is_of_its_class(void **state)
+TEST(every_key_is_of_its_class)
 {
-    (void)state;
     struct config before, after;
     struct error error;
     for (const struct config_key *key = config_keys; key->section; key++) {
@@ -79,9 +73,8 @@ static void every_key_is_of_its_class(void **state)
 
 #define HOSTS(ps, workers) "{\"cluster\": {\"ps_hosts\": [" ps "], \"worker_hosts\": [" workers "]}}"
 
-static void hosts(void **state)
+TEST(hosts)
 {
-    (void)state;
     const char *from = HOSTS("\"p:1\", \"q:1\"", "\"a:1\", \"b:1\", \"c:1\"");
     expect(from, HOSTS("\"p:1\", \"q:1\"", "\"a:1\", \"b:1\""), false, ROLLOUT_JOB, NULL);
     expect(from, HOSTS("\"p:1\", \"q:1\", \"r:1\"", "\"a:1\", \"b:1\", \"c:1\", \"d:1\""), false, ROLLOUT_JOB, NULL);
@@ -103,9 +96,5 @@ static void hosts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_key_is_of_its_class),
-        cmocka_unit_test(hosts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -75,7 +75,7 @@ static void make_fleet(int ps, int workers, int room)
     at.listed = ps + workers;
 }
 
-static void scenario_enter(void)
+void scenario_enter(void)
 {
     memset(&at, 0, sizeof at);
     at.vitals = (struct rollout_vitals){.global_step = 1000, .steps_per_s = 100, .loss = 0.5, .training = true};
@@ -86,7 +86,7 @@ static void scenario_enter(void)
     make_fleet(2, 3, 3);
 }
 
-static void scenario_leave(void)
+void scenario_leave(void)
 {
     rollout_destroy(&at.rollout);
 }
@@ -655,7 +655,7 @@ static void happens(struct scenario_words *words)
     }
 }
 
-static void scenario_statement(struct scenario_words *words)
+void scenario_statement(struct scenario_words *words)
 {
     if (!is_expectation(words)) {
         happens(words);

@@ -41,7 +41,6 @@ static int audited(const char *what)
 static void most_members_only_switch(void **state)
 {
     static const struct participant_host least = {.switch_to = switch_to, .leave = leave};
-    (void)state;
     participant.host = least;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
@@ -67,7 +66,6 @@ static void most_members_only_switch(void **state)
 /* A fleet's first rollout may lead from a config without a number. */
 static void the_first_version_is_1(void **state)
 {
-    (void)state;
     write_text("config.json", text_of(0, 0.5, ""));
     start();
     struct participant_order order = order_of(ORDER_STAGE, 0, 0.5, 1, 0.25, "", secret_key);
@@ -82,7 +80,6 @@ static void the_first_version_is_1(void **state)
 /* The file is noted before a version is in force, so that the next process sees an edit of this one's time, too. */
 static void an_edit_under_this_process_is_known_to_the_next(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
     act(&order, ORDER_SWITCH);
@@ -100,7 +97,6 @@ static void however_the_file_is_edited_it_is_told(void **state)
         bool in_place;
         struct timespec when;
     } edits[] = {{0.7, true, {1001, 5}}, {0.7, true, {1000, 6}}, {0.75, true, {1000, 5}}, {0.7, false, {1000, 5}}};
-    (void)state;
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         const struct timespec before[2] = {{1000, 5}, {1000, 5}}, after[2] = {edits[i].when, edits[i].when};
         write_text("config.json", text_of(1, 0.5, ""));
@@ -123,7 +119,6 @@ static void however_the_file_is_edited_it_is_told(void **state)
 /* What it was refused for does not matter on the way back, and the model is restored only when all are back. */
 static void who_refused_restores_when_it_is_told(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     disk_left = 0;
     act(&order, ORDER_STAGE);
@@ -141,7 +136,6 @@ static void who_refused_restores_when_it_is_told(void **state)
 /* What was kept for going back is released in either version, and not by one that came later. */
 static void what_is_settled_is_of_the_last_rollout(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
     start();
@@ -170,7 +164,6 @@ static enum participant_switch switch_late(void *context, const struct config *n
 
 static void who_learns_of_the_step_too_late_goes_back_with_the_others(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     participant.host.switch_to = switch_late;
     order.step = 100;
@@ -209,7 +202,6 @@ static struct participant_order order_without_worker_1(void)
 /* Until that is settled the others may go back, and need it again. */
 static void who_is_removed_stays_until_it_is_settled(void **state)
 {
-    (void)state;
     struct participant_order order = order_without_worker_1();
     host.has_no_memory = true; /* which it would not need */
     act(&order, ORDER_STAGE);
@@ -264,7 +256,6 @@ static void only_new_hosts_are_looked_up(void **state)
     static const char one_ps[] = "\"127.0.0.1:1\"]", new_ps[] = "\"127.0.0.1:1\",\"nowhere.example:9\"]";
     static const char one_worker[] = "\"127.0.0.1:2\"", moved[] = "\"nowhere.example:2\"";
     char before[600], after[600];
-    (void)state;
     strcpy(before, text_of(1, 0.5, ""));
     strcpy(after, edited(text_of(2, 0.5, ""), one_ps, new_ps));
     stages(before, after, "nowhere.example: there is no such host");
@@ -279,7 +270,6 @@ static void only_new_hosts_are_looked_up(void **state)
 /* A version is known by its number, in the manifest as in the config. */
 static void a_config_of_another_number_is_not_taken(void **state)
 {
-    (void)state;
     const struct manifest_config before = signed_config(text_of(1, 0.5, ""), 1, "");
     const struct manifest_config after = signed_config(text_of(2, 0.25, ""), 3, "");
     struct participant_order order = order_signed(ORDER_STAGE, &before, &after, secret_key);
@@ -289,7 +279,6 @@ static void a_config_of_another_number_is_not_taken(void **state)
 
 static void as_much_disk_as_it_takes_is_enough(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     disk_left = (1 << 20) - 1;
     act(&order, ORDER_STAGE);
@@ -305,7 +294,6 @@ static void a_flag_in_the_way_has_a_name(void **state)
 {
     const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}, {"learning_rate", "0.5"}};
     struct error error;
-    (void)state;
     participant_destroy(&participant);
     config_free(&config);
     assert_true(config_load(&config, config_path, flags, 3, &error));
@@ -321,7 +309,6 @@ static void the_key_lies_beside_the_config(void **state)
     char path[64], name[] = "config.json", deep[] = "a/b/config.json";
     struct config one = {.path = name};
     struct error error;
-    (void)state;
     assert_true(participant_key_path(&one, path, sizeof "operator.pub", &error));
     assert_string_equal(path, "operator.pub");
     assert_false(participant_key_path(&one, path, sizeof "operator.pub" - 1, &error));
@@ -334,7 +321,6 @@ static void the_key_lies_beside_the_config(void **state)
 /* What is staged well is nothing to warn of. */
 static void a_refusal_is_warned_of(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     listen_in();
     log_setup(LOG_TEXT, LOG_WARNING);
@@ -353,7 +339,6 @@ static void a_refusal_is_warned_of(void **state)
 /* What is the same again is said once; a new reason is told. */
 static void why_it_can_not_follow_is_said_once(void **state)
 {
-    (void)state;
     char path[128];
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
     order.in_force = 3;
@@ -375,7 +360,6 @@ static void why_it_can_not_follow_is_said_once(void **state)
 static void a_long_reason_is_said_once_too(void **state)
 {
     char text[1024], name[400] = "";
-    (void)state;
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
     memset(name, 'n', sizeof name - 1);
     snprintf(text, sizeof text,
@@ -410,7 +394,6 @@ static void a_program_is_taken_before_it_follows(void **state)
     size_t size;
     const char *digest;
     uint64_t offset;
-    (void)state;
     uint8_t *program = other_program(&size);
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.5, "", secret_key);
     order.in_force = 2;
@@ -443,7 +426,6 @@ static void a_program_that_is_half_here_is_let_go(void **state)
     size_t size;
     const char *digest;
     uint64_t offset;
-    (void)state;
     free(other_program(&size));
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
     const int files = open_files();
@@ -462,7 +444,6 @@ static void a_program_without_room_is_refused(void **state)
     size_t size;
     const char *digest;
     uint64_t offset;
-    (void)state;
     uint8_t *program = other_program(&size);
     free(program);
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
@@ -495,7 +476,6 @@ static void programs_of_former_rollouts_are_removed(void **state)
     char coming[VERSIONS_PATH], to_go_back_to[VERSIONS_PATH], former[VERSIONS_PATH];
     struct programs kept;
     struct error error;
-    (void)state;
     assert_true(programs_name(&kept, config_path, &error) && programs_keep_own(&kept, &error));
     touch_program(&kept, 'a', coming);
     touch_program(&kept, 'b', to_go_back_to);
@@ -521,31 +501,31 @@ static int quiet(void **state)
     return set_up(state);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, quiet, tear_down)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, quiet, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(most_members_only_switch),
-        TEST(who_refused_restores_when_it_is_told),
-        TEST(the_first_version_is_1),
-        TEST(an_edit_under_this_process_is_known_to_the_next),
-        TEST(however_the_file_is_edited_it_is_told),
-        TEST(what_is_settled_is_of_the_last_rollout),
-        TEST(who_learns_of_the_step_too_late_goes_back_with_the_others),
-        TEST(who_is_removed_stays_until_it_is_settled),
-        TEST(only_new_hosts_are_looked_up),
-        TEST(a_config_of_another_number_is_not_taken),
-        TEST(as_much_disk_as_it_takes_is_enough),
-        TEST(a_flag_in_the_way_has_a_name),
-        TEST(the_key_lies_beside_the_config),
-        TEST(a_refusal_is_warned_of),
-        TEST(why_it_can_not_follow_is_said_once),
-        TEST(a_long_reason_is_said_once_too),
-        TEST(a_program_is_taken_before_it_follows),
-        TEST(a_program_that_is_half_here_is_let_go),
-        TEST(a_program_without_room_is_refused),
-        TEST(programs_of_former_rollouts_are_removed),
+        CASE(most_members_only_switch),
+        CASE(who_refused_restores_when_it_is_told),
+        CASE(the_first_version_is_1),
+        CASE(an_edit_under_this_process_is_known_to_the_next),
+        CASE(however_the_file_is_edited_it_is_told),
+        CASE(what_is_settled_is_of_the_last_rollout),
+        CASE(who_learns_of_the_step_too_late_goes_back_with_the_others),
+        CASE(who_is_removed_stays_until_it_is_settled),
+        CASE(only_new_hosts_are_looked_up),
+        CASE(a_config_of_another_number_is_not_taken),
+        CASE(as_much_disk_as_it_takes_is_enough),
+        CASE(a_flag_in_the_way_has_a_name),
+        CASE(the_key_lies_beside_the_config),
+        CASE(a_refusal_is_warned_of),
+        CASE(why_it_can_not_follow_is_said_once),
+        CASE(a_long_reason_is_said_once_too),
+        CASE(a_program_is_taken_before_it_follows),
+        CASE(a_program_that_is_half_here_is_let_go),
+        CASE(a_program_without_room_is_refused),
+        CASE(programs_of_former_rollouts_are_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,11 @@ static int enter(void **state)
 static int leave(void **state)
 {
     (void)state;
+    char head[VERSIONS_PATH];
     unlink(path);
+    if (file_join(head, sizeof head, versions.folder, "audit.head", &error)) {
+        unlink(head);
+    }
     return rmdir(versions.folder);
 }
 
@@ -323,10 +327,10 @@ static void the_audit_log_is_bounded(void **state)
     listen_in();
     audit_write(&versions, &entry);
     const long line = size_of("audit.log");
-    assert_in_range(line, 600, 800);
+    assert_in_range(line, 650, 900);
     assert_int_equal(truncate(log, AUDIT_MAX_BYTES - 1), 0);
-    audit_write(&versions, &entry); /* the last one that fits */
-    assert_int_equal(size_of("audit.log"), AUDIT_MAX_BYTES - 1 + line);
+    audit_write(&versions, &entry);                                 /* the last one that fits */
+    assert_int_equal(size_of("audit.log"), AUDIT_MAX_BYTES + line); /* it ends the torn line first */
     assert_int_equal(size_of("audit.log.1"), -1);
     enum { WRITERS = 4, LINES = 5 };
     write_side_by_side(&entry, WRITERS, LINES);
@@ -334,7 +338,7 @@ static void the_audit_log_is_bounded(void **state)
         assert_true(wait(NULL) > 0);
     }
     const long first = size_of("audit.log.1"), second = size_of("audit.log"); /* no line is lost */
-    assert_int_equal(first + second, AUDIT_MAX_BYTES - 1 + line + WRITERS * LINES * line);
+    assert_int_equal(first + second, AUDIT_MAX_BYTES + line + WRITERS * LINES * line);
     assert_true(second >= line && first < AUDIT_MAX_BYTES + WRITERS * line);
     assert_string_equal(heard_so_far(), "");
     /* If a link is in its place, it is not written through. */
@@ -345,6 +349,109 @@ static void the_audit_log_is_bounded(void **state)
     assert_int_equal(times(heard(), "can't append to the audit log: "), 1);
     unlink(log);
     unlink(victim);
+}
+
+/* Writes this text as the log, and says what is wrong with it. */
+static const char *verified(const char *log, const char *text)
+{
+    static struct error why;
+    size_t lines;
+    char last[AUDIT_HASH_HEX + 1];
+    put(log, text, strlen(text));
+    return audit_verify(&versions, &lines, last, &why) ? "" : why.text;
+}
+
+static void the_audit_log_is_a_chain(void **state)
+{
+    (void)state;
+    enum { LINES = 5, AFTER = LINES };
+    char log[VERSIONS_PATH], head[VERSIONS_PATH], changed[8192], last[AUDIT_HASH_HEX + 1], at_line[32];
+    char lines[LINES][1024];
+    uint8_t *bytes;
+    size_t size, count;
+    assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
+                file_join(head, sizeof head, versions.folder, "audit.head", &error));
+    for (int i = 0; i < LINES; i++) {
+        const struct audit_entry entry = {"ps 0", "me@desk", "propose", (uint64_t)i + 1, "a \"word\"\n", 0};
+        audit_write(&versions, &entry);
+    }
+    assert_true(audit_verify(&versions, &count, last, &error));
+    assert_int_equal(count, LINES);
+    assert_true(file_read(log, 8192, &bytes, &size, &error));
+    const char *at = (const char *)bytes;
+    for (int i = 0; i < LINES; i++) {
+        const int length = (int)strcspn(at, "\n") + 1;
+        snprintf(lines[i], sizeof lines[i], "%.*s", length, at);
+        at += length;
+    }
+    const char *const all = (const char *)bytes;
+
+    /* An edit of any byte shows at that line or the next one; in the last line, by audit.head. */
+    for (size_t i = 0; i < size; i++) {
+        memcpy(changed, all, size + 1);
+        changed[i] = changed[i] == '~' ? '!' : '~';
+        assert_string_not_equal(verified(log, changed), "");
+    }
+    memcpy(changed, all, size + 1);
+    memcpy(strstr(changed, "\"version\":3"), "\"version\":7", strlen("\"version\":7"));
+    snprintf(at_line, sizeof at_line, "audit.log:%d: ", 4);
+    assert_non_null(strstr(verified(log, changed), at_line));
+
+    /* One is deleted, two are swapped, one is there twice, the first ones are gone. */
+    static const struct {
+        int order[LINES + 1], breaks_at;
+    } orders[] = {{{0, 1, 3, 4, -1}, 3}, {{0, 2, 1, 3, 4, -1}, 2}, {{0, 1, 1, 2, 3, 4}, 3}, {{2, 3, 4, -1}, 1}};
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        changed[0] = '\0';
+        for (int k = 0; k <= LINES && orders[i].order[k] >= 0; k++) {
+            strcat(changed, lines[orders[i].order[k]]);
+        }
+        snprintf(at_line, sizeof at_line, "audit.log:%d: ", orders[i].breaks_at);
+        assert_non_null(strstr(verified(log, changed), at_line));
+    }
+
+    /* Cut anywhere: a torn line, or audit.head names another. */
+    for (size_t i = 0; i < size; i++) {
+        snprintf(changed, sizeof changed, "%.*s", (int)i, all);
+        assert_string_not_equal(verified(log, changed), "");
+    }
+    assert_string_equal(verified(log, all), "");
+    assert_int_equal(truncate(log, (off_t)size - 1), 0); /* by a power cut: what comes next is a line of its own */
+    audit_write(&versions, &(struct audit_entry){"ps 0", "me@desk", "abort", 9, "done", 0});
+    free(bytes);
+    assert_true(file_read(log, 8192, &bytes, &size, &error));
+    assert_int_equal(times((const char *)bytes, "\n"), LINES + 1);
+    assert_true(audit_verify(&versions, &count, last, &error)); /* nothing but the end of the line was lost */
+    unlink(head);
+    assert_false(audit_verify(&versions, &count, last, &error));
+    free(bytes);
+    unlink(log);
+}
+
+/* It continues in the next file. */
+static void the_chain_spans_files(void **state)
+{
+    (void)state;
+    char log[VERSIONS_PATH], former_log[VERSIONS_PATH], head[VERSIONS_PATH], last[AUDIT_HASH_HEX + 1], name[1000];
+    size_t count;
+    assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
+                file_join(head, sizeof head, versions.folder, "audit.head", &error) &&
+                file_join(former_log, sizeof former_log, versions.folder, "audit.log.1", &error));
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    const struct audit_entry entry = {"ps 0", name, "propose", 5, "begun", 0};
+    int written = 0;
+    while (size_of("audit.log.1") < 0) {
+        audit_write(&versions, &entry);
+        written++;
+    }
+    assert_true(audit_verify(&versions, &count, last, &error));
+    assert_int_equal(count, written);
+    unlink(former_log);
+    assert_false(audit_verify(&versions, &count, last, &error));
+    assert_non_null(strstr(error.text, "audit.log:1: "));
+    unlink(log);
+    unlink(head);
 }
 
 /* Where a process was started without standard input, the log is the first file that it opens. */
@@ -382,6 +489,8 @@ int main(void)
         cmocka_unit_test(the_meter_lets_few_through),
         cmocka_unit_test_setup_teardown(the_audit_log_is_bounded, enter, leave),
         cmocka_unit_test_setup_teardown(the_audit_log_may_be_file_0, enter, leave),
+        cmocka_unit_test_setup_teardown(the_audit_log_is_a_chain, enter, leave),
+        cmocka_unit_test_setup_teardown(the_chain_spans_files, enter, leave),
         cmocka_unit_test_setup_teardown(it_is_read_as_it_was_stored, enter, leave),
         cmocka_unit_test_setup_teardown(all_may_be_off, enter, leave),
         cmocka_unit_test_setup_teardown(a_name_may_be_too_long, enter, leave),

@@ -79,7 +79,7 @@ static void keep_of(uint64_t from, uint64_t to, bool may_lose, const char *worke
     struct config before, after;
     uint8_t *bytes;
     size_t size;
-    char kept[VERSIONS_PATH], last[VERSIONS_PATH];
+    char kept[VERSIONS_PATH];
     parse(&before, from, 1.0 / (double)from, "");
     parse(&after, to, 1.0 / (double)to, worker);
     char *before_text = config_job_text(&before), *after_text = config_job_text(&after);
@@ -94,9 +94,7 @@ static void keep_of(uint64_t from, uint64_t to, bool may_lose, const char *worke
                                 .fallback = {.version = from, .text = before_text, .text_size = strlen(before_text)}};
     assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
     assert_true(lineage_path(&config, to, kept, &error));
-    snprintf(last, sizeof last, "%s.d/manifest", path);
-    const struct file_part part = {bytes, size};
-    assert_true(checked_write(kept, bytes, size, &error) && file_write_atomic(last, &part, 1, &error));
+    assert_true(checked_write(kept, bytes, size, &error) && versions_set_last(path, to, &error));
     free(bytes);
     free(before_text);
     free(after_text);
@@ -220,7 +218,7 @@ static void checkpoints_of_the_target_are_adopted_by_the_fallback(void **state)
 
 static void what_the_disk_changed_is_named(void **state)
 {
-    static const char name[] = "is damaged";
+    static const char *const last_ones[] = {"5 #00000000\n", "five\n", "-5\n"};
     struct lineage lineage;
     uint8_t *bytes;
     size_t size;
@@ -228,34 +226,39 @@ static void what_the_disk_changed_is_named(void **state)
     (void)state;
     keep(4, 5, false);
     assert_true(lineage_path(&config, 5, kept, &error));
-    snprintf(last, sizeof last, "%s.d/manifest", path);
-    assert_true(file_read(last, MANIFEST_MAX_BYTES, &bytes, &size, &error));
+    snprintf(last, sizeof last, "%s.d/last", path);
+    for (size_t i = 0; i < sizeof last_ones / sizeof *last_ones; i++) {
+        const struct file_part part = {last_ones[i], strlen(last_ones[i])};
+        assert_true(file_write_atomic(last, &part, 1, &error));
+        assert_false(lineage_load(&config, 0, &bytes, &size, &error));
+        assert_null(bytes);
+        assert_non_null(strstr(error.text, last));
+        assert_non_null(strstr(error.text, "holds no version number"));
+        assert_false(lineage_read(&config, &lineage));
+        assert_true(lineage_of(&config, 5, &lineage));
+    }
+    assert_true(versions_set_last(path, 5, &error));
+    assert_true(lineage_read(&config, &lineage));
+    assert_true(file_read(kept, MANIFEST_MAX_BYTES, &bytes, &size, &error));
     bytes[size - 1] ^= 1; /* part of its signature: it still parses */
-    const struct file_part changed = {bytes, size}, torn = {bytes, size / 2};
-    assert_true(file_write_atomic(last, &changed, 1, &error));
-    uint8_t *loaded = bytes;
-    assert_false(lineage_load(&config, 0, &loaded, &size, &error));
-    assert_null(loaded);
-    assert_non_null(strstr(error.text, "differs from"));
-    assert_non_null(strstr(error.text, last));
-    assert_false(lineage_read(&config, &lineage));
-    assert_true(lineage_of(&config, 5, &lineage));
-    assert_true(file_write_atomic(last, &torn, 1, &error));
-    loaded = bytes;
-    assert_false(lineage_load(&config, 0, &loaded, &size, &error));
-    assert_null(loaded);
-    assert_non_null(strstr(error.text, name));
-    assert_true(file_write_atomic(kept, &torn, 1, &error));
-    loaded = bytes;
-    assert_false(lineage_load(&config, 5, &loaded, &size, &error));
-    assert_null(loaded);
-    assert_non_null(strstr(error.text, kept));
-    assert_false(lineage_of(&config, 5, &lineage));
+    const struct file_part parts[] = {{bytes, size}, {bytes, size / 2}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        assert_true(file_write_atomic(kept, &parts[i], 1, &error));
+        for (uint64_t version = 0; version <= 5; version += 5) {
+            uint8_t *loaded = bytes;
+            size_t loaded_size;
+            assert_false(lineage_load(&config, version, &loaded, &loaded_size, &error));
+            assert_null(loaded);
+            assert_non_null(strstr(error.text, kept));
+            assert_non_null(strstr(error.text, "is damaged"));
+        }
+        assert_false(lineage_read(&config, &lineage));
+        assert_false(lineage_of(&config, 5, &lineage));
+    }
     free(bytes);
 }
 
-/* Only very early programs stored nothing but the last one. */
-static void the_last_one_counts_without_that_of_its_version(void **state)
+static void the_last_one_counts_only_with_its_manifest(void **state)
 {
     struct lineage lineage;
     char kept[VERSIONS_PATH];
@@ -263,6 +266,8 @@ static void the_last_one_counts_without_that_of_its_version(void **state)
     keep(4, 5, false);
     assert_true(lineage_path(&config, 5, kept, &error));
     assert_int_equal(remove(kept), 0);
+    assert_false(lineage_read(&config, &lineage));
+    keep(4, 5, false);
     assert_true(lineage_read(&config, &lineage));
     assert_int_equal(lineage.target, 5);
 }
@@ -380,7 +385,7 @@ int main(void)
         TEST(checkpoints_of_earlier_versions_are_adopted),
         TEST(checkpoints_of_the_target_are_adopted_by_the_fallback),
         TEST(what_the_disk_changed_is_named),
-        TEST(the_last_one_counts_without_that_of_its_version),
+        TEST(the_last_one_counts_only_with_its_manifest),
         TEST(a_path_may_be_too_long),
         TEST(signed_manifests_vouch_for_programs),
         TEST(the_last_manifest_vouches_for_its_fallback),

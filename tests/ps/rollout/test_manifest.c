@@ -11,6 +11,7 @@
 #include <sodium.h>
 
 #include "ps/rollout/manifest.h"
+#include "tests/one_operator.h"
 
 static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
 
@@ -42,7 +43,7 @@ static void comes_back_as_it_went(void **state)
     struct manifest manifest;
     struct error error;
     make("north", 4, 5, &bytes, &size);
-    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&manifest, bytes, size, only(public_key), &error));
     assert_string_equal(manifest.fleet, "north");
     assert_string_equal(manifest.author, "me@desk");
     assert_int_equal(manifest.signed_s, 1700000000);
@@ -86,17 +87,17 @@ static void any_other_byte_is_refused(void **state)
     make("north", 4, 5, &bytes, &size);
     for (size_t i = 0; i < size; i++) {
         bytes[i] ^= 0x10;
-        assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+        assert_false(manifest_decode(&manifest, bytes, size, only(public_key), &error));
         assert_non_null(strstr(error.text, "is not signed by the operator key"));
         bytes[i] ^= 0x10;
-        assert_false(manifest_decode(&manifest, bytes, i, public_key, &error));
+        assert_false(manifest_decode(&manifest, bytes, i, only(public_key), &error));
         assert_memory_equal(error.text, "the manifest ", 13);
         struct manifest ignored;
         assert_false(manifest_decode_unsigned(&ignored, bytes, i, &error));
     }
     uint8_t other[OPERATOR_PUBLIC_KEY], unused[OPERATOR_SECRET_KEY];
     crypto_sign_keypair(other, unused);
-    assert_false(manifest_decode(&manifest, bytes, size, other, &error));
+    assert_false(manifest_decode(&manifest, bytes, size, only(other), &error));
     free(bytes);
 }
 
@@ -110,13 +111,13 @@ static void a_digest_that_lies_is_refused_although_signed(void **state)
     make("north", 4, 5, &bytes, &size);
     bytes[size - MANIFEST_SIGNATURE - sizeof(uint32_t) - 2] ^= 1; /* in the fallback's text */
     crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
-    assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_false(manifest_decode(&manifest, bytes, size, only(public_key), &error));
     assert_non_null(strstr(error.text, "its fallback is not what its digest says"));
     free(bytes);
     make("north", 4, 5, &bytes, &size); /* flags of a future program */
     bytes[27 + 4 + 5 + 4 + 7 + 8 + 8] = 4;
     crypto_sign_detached(bytes + size - MANIFEST_SIGNATURE, NULL, bytes, size - MANIFEST_SIGNATURE, secret_key);
-    assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_false(manifest_decode(&manifest, bytes, size, only(public_key), &error));
     assert_non_null(strstr(error.text, "flags 4"));
     free(bytes);
 }
@@ -145,7 +146,7 @@ static void programs_come_back_as_they_went(void **state)
     checked_digest((const uint8_t *)"before", 6, items[1].fallback);
     assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
     struct manifest got;
-    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_int_equal(got.programs.count, 2);
     assert_int_equal(got.programs.protocol, 2);
     assert_int_equal(got.programs.rate_kib, 77);
@@ -206,7 +207,7 @@ static void programs_that_make_no_sense_are_refused(void **state)
             break;
         }
         assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
-        assert_false(manifest_decode(&got, bytes, size, public_key, &error));
+        assert_false(manifest_decode(&got, bytes, size, only(public_key), &error));
         assert_non_null(strstr(error.text, "in its programs"));
         free(bytes);
     }
@@ -220,11 +221,11 @@ static void versions_only_go_up(void **state)
     struct manifest manifest;
     struct error error;
     make("north", 5, 5, &bytes, &size);
-    assert_false(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_false(manifest_decode(&manifest, bytes, size, only(public_key), &error));
     assert_non_null(strstr(error.text, "versions only go up"));
     free(bytes);
     make("north", 4, 5, &bytes, &size);
-    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&manifest, bytes, size, only(public_key), &error));
     assert_true(manifest_fits(&manifest, "north", 4, 4, &error));
     assert_false(manifest_fits(&manifest, "south", 4, 4, &error));
     assert_non_null(strstr(error.text, "for fleet \"north\", but this is fleet \"south\""));
@@ -252,7 +253,7 @@ static void check_word(bool resumes)
     make("north", 4, 5, &manifest, &manifest_size);
     manifest_hash(manifest, manifest_size, abort.hash);
     const size_t size = manifest_abort_encode(&abort, secret_key, bytes);
-    assert_true(manifest_abort_decode(&read, bytes, size, public_key, &error));
+    assert_true(manifest_abort_decode(&read, bytes, size, only(public_key), &error));
     assert_string_equal(read.fleet, "north");
     assert_string_equal(read.author, "me@desk");
     assert_int_equal(read.signed_s, 1700000000);
@@ -261,17 +262,17 @@ static void check_word(bool resumes)
     assert_memory_equal(read.hash, abort.hash, MANIFEST_HASH);
     for (size_t i = 0; i < size; i++) {
         bytes[i] ^= 0x10;
-        assert_false(manifest_abort_decode(&read, bytes, size, public_key, &error));
+        assert_false(manifest_abort_decode(&read, bytes, size, only(public_key), &error));
         assert_non_null(strstr(error.text, "is not signed by the operator key"));
         bytes[i] ^= 0x10;
-        assert_false(manifest_abort_decode(&read, bytes, i, public_key, &error));
+        assert_false(manifest_abort_decode(&read, bytes, i, only(public_key), &error));
         assert_memory_equal(error.text, "the abort ", 10);
     }
-    assert_false(manifest_abort_decode(&read, manifest, manifest_size, public_key, &error));
+    assert_false(manifest_abort_decode(&read, manifest, manifest_size, only(public_key), &error));
     struct manifest ignored;
-    assert_false(manifest_decode(&ignored, bytes, size, public_key, &error));
+    assert_false(manifest_decode(&ignored, bytes, size, only(public_key), &error));
     crypto_sign_keypair(other, unused);
-    assert_false(manifest_abort_decode(&read, bytes, size, other, &error));
+    assert_false(manifest_abort_decode(&read, bytes, size, only(other), &error));
     free(manifest);
     /* The longest names fit. */
     memset(abort.fleet, 'f', MANIFEST_MAX_NAME);
@@ -334,7 +335,7 @@ static void sizes_are_bounded(void **state)
     manifest.target.local_size = manifest.fallback.local_size = MANIFEST_MAX_LOCAL;
     assert_true(manifest_encode(&manifest, secret_key, &bytes, &size, &error));
     assert_true(size <= MANIFEST_MAX_BYTES);
-    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_string_equal(got.fleet, manifest.fleet);
     assert_string_equal(got.author, manifest.author);
     assert_int_equal(got.target.text_size, MANIFEST_MAX_CONFIG);
@@ -364,10 +365,10 @@ static void more_than_a_manifest_is_none(void **state)
     make("north", 4, 5, &bytes, &size);
     bytes[size - MANIFEST_SIGNATURE] = 0;
     crypto_sign_detached(bytes + size + 1 - MANIFEST_SIGNATURE, NULL, bytes, size + 1 - MANIFEST_SIGNATURE, secret_key);
-    assert_false(manifest_decode(&manifest, bytes, size + 1, public_key, &error));
+    assert_false(manifest_decode(&manifest, bytes, size + 1, only(public_key), &error));
     assert_memory_equal(error.text, "the manifest ", 13);
     free(bytes);
-    assert_false(manifest_abort_decode(&(struct manifest_abort){.target = 0}, NULL, 0, public_key, &error));
+    assert_false(manifest_abort_decode(&(struct manifest_abort){.target = 0}, NULL, 0, only(public_key), &error));
     assert_non_null(strstr(error.text, "the abort is not signed: give it up with a program that signs"));
 }
 
@@ -409,6 +410,55 @@ static void what_differs_makes_the_kind(void **state)
     kind_is(&manifest, slow, fast, -1);
 }
 
+/* Two of three operators. */
+static void as_many_sign_as_must(void **state)
+{
+    (void)state;
+    uint8_t secrets[4][OPERATOR_SECRET_KEY], stranger[OPERATOR_PUBLIC_KEY], *bytes;
+    size_t size;
+    struct operator_keys team = {.count = 3, .threshold = 2};
+    struct manifest manifest, got;
+    struct manifest_abort word = {.fleet = "north", .author = "cora", .target = 5}, read;
+    uint8_t said[MANIFEST_ABORT_BYTES];
+    struct error error;
+    for (int i = 0; i < 4; i++) {
+        crypto_sign_keypair(i < 3 ? team.keys[i] : stranger, secrets[i]);
+    }
+    memcpy(secret_key, secrets[0], sizeof secret_key);
+    make("north", 4, 5, &bytes, &size);
+    assert_true(manifest_decode(&got, bytes, size, only(team.keys[0]), &error));
+    assert_false(manifest_decode(&got, bytes, size, &team, &error));
+    assert_non_null(strstr(error.text, "not signed by 2 of the 3 operator keys"));
+    assert_true(manifest_decode_unsigned(&manifest, bytes, size, &error));
+    assert_int_equal(manifest.signatures, 1);
+
+    /* Not the same one twice, nor a stranger; what they made is refused, too. */
+    for (int i = 0; i < 4; i += 3) {
+        uint8_t *other = malloc(size);
+        size_t other_size = size;
+        memcpy(other, bytes, size);
+        assert_false(manifest_add_signature(&manifest, &team, secrets[i], &other, &other_size, &error));
+        assert_false(manifest_decode(&got, other, other_size, &team, &error));
+        free(other);
+    }
+    assert_true(manifest_add_signature(&manifest, &team, secrets[2], &bytes, &size, &error));
+    assert_true(manifest_decode(&got, bytes, size, &team, &error));
+    assert_int_equal(got.signatures, 2);
+    assert_int_equal(got.target.version, 5);
+    assert_false(manifest_decode(&got, bytes, size, only(team.keys[0]), &error)); /* another number than it asks for */
+    assert_false(manifest_decode(&got, bytes, size, only(team.keys[2]), &error));
+    for (size_t at = 0; at < size; at++) { /* each byte is signed by both, or part of a signature */
+        bytes[at] ^= 1;
+        assert_false(manifest_decode(&got, bytes, size, &team, &error));
+        bytes[at] ^= 1;
+    }
+    free(bytes);
+
+    /* One is enough to stop. */
+    assert_true(manifest_abort_decode(&read, said, manifest_abort_encode(&word, secrets[2], said), &team, &error));
+    assert_false(manifest_abort_decode(&read, said, manifest_abort_encode(&word, secrets[3], said), &team, &error));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +474,7 @@ int main(void)
         cmocka_unit_test(sizes_are_bounded),
         cmocka_unit_test(more_than_a_manifest_is_none),
         cmocka_unit_test(what_differs_makes_the_kind),
+        cmocka_unit_test(as_many_sign_as_must),
     };
     return cmocka_run_group_tests(tests, make_keys, NULL);
 }

@@ -11,6 +11,7 @@
 #include <sodium.h>
 
 #include "ps/rollout/manifest.h"
+#include "tests/one_operator.h"
 
 enum {
     HEAD = 27 + 4 + 5 + 4 + 2 + 8 + 8 + 4, /* of "north" and "me" */
@@ -80,7 +81,7 @@ static bool takes(size_t at, uint32_t number)
     }
     crypto_sign_detached(changed + size - MANIFEST_SIGNATURE, NULL, changed, size - MANIFEST_SIGNATURE, secret_key);
     error.text[0] = '\0';
-    const bool taken = manifest_decode(&got, changed, size, public_key, &error);
+    const bool taken = manifest_decode(&got, changed, size, only(public_key), &error);
     free(changed);
     return taken;
 }
@@ -119,9 +120,9 @@ static void it_is_said_where_it_is_cut_off(void **state)
         assert_string_equal(error.text, says);
     }
     assert_true(manifest_decode_unsigned(&got, bytes, size, &error));
-    assert_false(manifest_decode(&got, bytes, 27 + MANIFEST_SIGNATURE - 1, public_key, &error));
+    assert_false(manifest_decode(&got, bytes, 27 + MANIFEST_SIGNATURE - 1, only(public_key), &error));
     assert_string_equal(error.text, "the manifest is torn: 90 bytes are too few for one");
-    assert_false(manifest_decode(&got, bytes, MANIFEST_MAX_BYTES + 1, public_key, &error));
+    assert_false(manifest_decode(&got, bytes, MANIFEST_MAX_BYTES + 1, only(public_key), &error));
     assert_non_null(strstr(error.text, "the manifest is too large: "));
 }
 
@@ -131,7 +132,7 @@ static void flags_are_known_ones(void **state)
     bring(1);
     manifest.may_lose = true;
     encode();
-    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_true(got.may_lose && got.programs.count == 1);
     assert_true(takes(HEAD - 4, 2));
     assert_true(!got.may_lose && got.programs.count == 1);
@@ -147,14 +148,14 @@ static void no_text_has_a_zero_in_it(void **state)
     manifest.target.text = "{\0}";
     manifest.target.text_size = 3;
     encode();
-    assert_false(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_false(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_non_null(strstr(error.text, "it ends in its target"));
     leave(NULL);
     enter(NULL);
     manifest.fallback.local = "\0 ";
     manifest.fallback.local_size = 2;
     encode();
-    assert_false(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_false(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_non_null(strstr(error.text, "it ends in its fallback"));
 }
 
@@ -162,7 +163,7 @@ static void a_digest_is_of_its_config(void **state)
 {
     (void)state;
     encode();
-    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_int_equal(strlen(got.target.digest), CONFIG_DIGEST_HEX);
     assert_string_equal(got.target.digest, got.fallback.digest);
     assert_string_equal(got.target.digest, manifest.target.digest); /* which encoding fills in */
@@ -179,7 +180,7 @@ static void there_are_programs_for_four_architectures_at_most(void **state)
     manifest.programs.items[2].size = 1;
     manifest.programs.waves.least_speed = 100;
     encode();
-    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_int_equal(got.programs.count, MANIFEST_MAX_PROGRAMS);
     for (int i = 0; i < MANIFEST_MAX_PROGRAMS; i++) {
         const struct manifest_program *program = &manifest.programs.items[i];
@@ -205,7 +206,7 @@ static void there_are_eight_waves_at_most(void **state)
     }
     manifest.programs.waves.budget = 3;
     encode();
-    assert_true(manifest_decode(&got, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_int_equal(got.programs.waves.count, ROLLOUT_MAX_WAVES);
     assert_memory_equal(got.programs.waves.items, manifest.programs.waves.items, sizeof got.programs.waves.items);
     assert_int_equal(got.programs.waves.budget, 3);
@@ -318,7 +319,7 @@ static void an_abort_has_its_size(void **state)
     (void)state;
     static const size_t sizes[] = {24 + 64 - 1, MANIFEST_ABORT_BYTES + 1};
     for (int i = 0; i < 2; i++) {
-        assert_false(manifest_abort_decode(&read, word, sizes[i], public_key, &error));
+        assert_false(manifest_abort_decode(&read, word, sizes[i], only(public_key), &error));
         snprintf(says, sizeof says, "the abort is torn: it can't have %zu bytes", sizes[i]);
         assert_string_equal(error.text, says);
     }
@@ -327,7 +328,7 @@ static void an_abort_has_its_size(void **state)
         uint8_t other[MANIFEST_ABORT_BYTES] = {0};
         memcpy(other, word, cut < body ? cut : body);
         crypto_sign_detached(other + cut, NULL, other, cut, secret_key);
-        const bool good = manifest_abort_decode(&read, other, cut + MANIFEST_SIGNATURE, public_key, &error);
+        const bool good = manifest_abort_decode(&read, other, cut + MANIFEST_SIGNATURE, only(public_key), &error);
         assert_int_equal(good, cut == body);
         if (!good && strcmp(error.text, "the abort is invalid: it does not read like one") != 0) {
             fail_msg("of %zu bytes: %s", cut, error.text);
@@ -335,7 +336,7 @@ static void an_abort_has_its_size(void **state)
     }
     word[0] ^= 1;
     crypto_sign_detached(word + body, NULL, word, body, secret_key);
-    assert_false(manifest_abort_decode(&read, word, whole, public_key, &error));
+    assert_false(manifest_abort_decode(&read, word, whole, only(public_key), &error));
     assert_string_equal(error.text, "the abort is invalid: it does not read like one");
 }
 

@@ -1,13 +1,8 @@
 /* Memory that runs short while a rollout is decided on, signed or written down: nothing is kept by halves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
 #include <sodium.h>
 
 #include "base/file.h"
@@ -15,6 +10,7 @@
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
 #include "tests/no_memory.h"
+#include "tests/check.h"
 
 static struct versions versions;
 static char log_path[VERSIONS_PATH];
@@ -22,7 +18,6 @@ static struct error error;
 
 static int enter(void **state)
 {
-    (void)state;
     log_setup(LOG_TEXT, (enum log_level)(LOG_ERROR + 1)); /* nothing */
     strcpy(versions.folder, "/tmp/no-memory-XXXXXX");
     return sodium_init() < 0 || !mkdtemp(versions.folder) ||
@@ -32,13 +27,12 @@ static int enter(void **state)
 static int leave(void **state)
 {
     char command[VERSIONS_PATH + 16];
-    (void)state;
     snprintf(command, sizeof command, "rm -r %s", versions.folder);
     return system(command);
 }
 
 /* A leader that is started again reads the state before, or the new one, whole. */
-static void the_state_is_stored_whole_or_not_at_all(void **state)
+TEST_WITH(the_state_is_stored_whole_or_not_at_all, enter, leave)
 {
     struct record record = {.state = ROLLOUT_STAGING,
                             .plan = {.target = 2, .fallback = 1, .kind = ROLLOUT_JOB, .healthy_s = 5},
@@ -48,7 +42,6 @@ static void the_state_is_stored_whole_or_not_at_all(void **state)
                   read;
     int failures = 0;
     bool there;
-    (void)state;
     assert_true(record_store(&versions, &record, &error));
     record.state = ROLLOUT_SWITCHING;
     record.plan.absent = (struct rollout_absent){{6}};
@@ -82,12 +75,11 @@ static size_t audited(void)
     return size;
 }
 
-static void a_line_of_the_audit_log_is_whole_or_missing(void **state)
+TEST_WITH(a_line_of_the_audit_log_is_whole_or_missing, enter, leave)
 {
     static char quotes[1500];
     struct audit_entry entry = {"ps 0", "me@desk", "propose", 5, "done", 3};
     int failures = 0;
-    (void)state;
     for (; audited() == 0; failures++) {
         no_memory_from(failures + 1, 1);
         audit_write(&versions, &entry);
@@ -101,7 +93,7 @@ static void a_line_of_the_audit_log_is_whole_or_missing(void **state)
     assert_int_equal(audited(), size);
 }
 
-static void a_manifest_is_signed_or_not(void **state)
+TEST_WITH(a_manifest_is_signed_or_not, enter, leave)
 {
     uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY], *bytes;
     size_t size;
@@ -109,7 +101,6 @@ static void a_manifest_is_signed_or_not(void **state)
                                 .author = "me@desk",
                                 .target = {.version = 5, .text = "{\"a\":1}", .text_size = 7},
                                 .fallback = {.version = 4, .text = "{\"a\":2}", .text_size = 7}};
-    (void)state;
     crypto_sign_keypair(public_key, secret_key);
     no_memory_from(1, 1);
     const bool encoded = manifest_encode(&manifest, secret_key, &bytes, &size, &error);
@@ -118,10 +109,9 @@ static void a_manifest_is_signed_or_not(void **state)
     assert_string_equal(error.text, "out of memory");
 }
 
-static void a_fleet_may_be_too_large(void **state)
+TEST_WITH(a_fleet_may_be_too_large, enter, leave)
 {
     struct rollout rollout;
-    (void)state;
     no_memory_from(1, 1);
     const bool created = rollout_create(&rollout, 2, 3, 3);
     no_memory_end();
@@ -129,15 +119,7 @@ static void a_fleet_may_be_too_large(void **state)
     rollout_destroy(&rollout);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(the_state_is_stored_whole_or_not_at_all),
-        TEST(a_line_of_the_audit_log_is_whole_or_missing),
-        TEST(a_manifest_is_signed_or_not),
-        TEST(a_fleet_may_be_too_large),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

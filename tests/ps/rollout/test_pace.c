@@ -1,14 +1,8 @@
 /* How fast canaries were before a rollout and are in its program: numbers that no scenario could count out. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "ps/rollout/decide.h"
+#include "tests/check.h"
 
 enum { PS = 2, WORKERS = 10 };
 
@@ -17,7 +11,6 @@ static struct rollout_member *worker; /* the first */
 
 static int enter(void **state)
 {
-    (void)state;
     if (!rollout_create(&rollout, PS, WORKERS, WORKERS)) {
         return 1;
     }
@@ -30,7 +23,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     rollout_destroy(&rollout);
     return 0;
 }
@@ -42,10 +34,9 @@ static void hear(int index, int64_t steps, bool of_target, double now_s)
     pace_on_report(&rollout, &worker[index], now_s);
 }
 
-static void a_pace_is_known_after_ten_steps_and_a_second(void **state)
+TEST_WITH(a_pace_is_known_after_ten_steps_and_a_second, enter, leave)
 {
     const struct rollout_pace *pace = &worker[9].pace;
-    (void)state;
     rollout.state = ROLLOUT_IDLE;
     hear(9, 0, false, 0);
     hear(9, 0, false, 1); /* it counts from the last time on that it had made none */
@@ -73,19 +64,17 @@ static void a_pace_is_known_after_ten_steps_and_a_second(void **state)
     assert_true(pace->rate < 0 && pace->of_target);
 }
 
-static void what_was_made_before_the_first_report_does_not_count(void **state)
+TEST_WITH(what_was_made_before_the_first_report_does_not_count, enter, leave)
 {
     const struct rollout_pace *pace = &worker[8].pace;
-    (void)state;
     hear(8, 1000, false, 5);
     assert_true(pace->rate < 0 && pace->since_s == 5 && pace->steps == 1000);
 }
 
 /* Just as fast as it must be is fast enough. */
-static void a_pace_at_the_bound_is_known_at_once(void **state)
+TEST_WITH(a_pace_at_the_bound_is_known_at_once, enter, leave)
 {
     struct rollout_pace *pace = &worker[9].pace;
-    (void)state;
     rollout.waves.least_speed = 50;
     hear(9, 1, true, 0);
     pace->before = 20;
@@ -96,11 +85,10 @@ static void a_pace_at_the_bound_is_known_at_once(void **state)
 }
 
 /* No bound is set to the old program, nor to what nothing is known of. */
-static void a_pace_without_a_bound_is_known_as_soon(void **state)
+TEST_WITH(a_pace_without_a_bound_is_known_as_soon, enter, leave)
 {
     static const double before[] = {20, -1, 0, 0.5};
     static const double rates[] = {9.5, 9.5, 9.5, -1}; /* a step is expected in the last case: it takes longer */
-    (void)state;
     rollout.waves.least_speed = 50;
     for (int i = 0; i < 4; i++) {
         worker[i].pace.since_s = -1;
@@ -112,9 +100,8 @@ static void a_pace_without_a_bound_is_known_as_soon(void **state)
 }
 
 /* Not that its pace is unknown. */
-static void who_makes_no_step_has_a_pace(void **state)
+TEST_WITH(who_makes_no_step_has_a_pace, enter, leave)
 {
-    (void)state;
     hear(9, 5, true, 0);
     hear(9, 5, true, 14.75);
     assert_true(worker[9].pace.rate < 0);
@@ -123,10 +110,9 @@ static void who_makes_no_step_has_a_pace(void **state)
 }
 
 /* A former pace counts, however low. */
-static void a_low_pace_is_averaged_too(void **state)
+TEST_WITH(a_low_pace_is_averaged_too, enter, leave)
 {
     static const double before[] = {0.5, 0};
-    (void)state;
     rollout.state = ROLLOUT_IDLE;
     for (int i = 0; i < 2; i++) {
         worker[i].pace.since_s = -1;
@@ -148,10 +134,9 @@ static enum pace_verdict verdict(double rate, double seconds, char why[256])
     return pace_of_canaries(&rollout, &vitals, why);
 }
 
-static void a_canary_is_slow_beyond_chance_alone(void **state)
+TEST_WITH(a_canary_is_slow_beyond_chance_alone, enter, leave)
 {
     char why[256];
-    (void)state;
     rollout.waves.least_speed = 50;
     rollout.slow_since_s = -1;
     assert_int_equal(verdict(100, 1, why), PACE_FINE);
@@ -182,11 +167,10 @@ static void a_canary_is_slow_beyond_chance_alone(void **state)
     assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
 }
 
-static void a_canary_is_judged_by_what_it_does_now(void **state)
+TEST_WITH(a_canary_is_judged_by_what_it_does_now, enter, leave)
 {
     const struct rollout_vitals vitals = {.in_step = true};
     char why[256];
-    (void)state;
     rollout.slow_since_s = -1;
     rollout.waves.least_speed = 0; /* no speed is demanded: nor is one waited for */
     assert_int_equal(verdict(-1, 1, why), PACE_FINE);
@@ -201,11 +185,10 @@ static void a_canary_is_judged_by_what_it_does_now(void **state)
 }
 
 /* Not of who takes no part, of whom nothing is known yet; of who makes a step now and then, too. */
-static void only_others_that_are_there_excuse_it(void **state)
+TEST_WITH(only_others_that_are_there_excuse_it, enter, leave)
 {
     char why[256];
     const struct rollout_vitals vitals = {.in_step = false};
-    (void)state;
     rollout.waves.least_speed = 50;
     rollout.slow_since_s = -1;
     verdict(34, 1, why);
@@ -224,11 +207,10 @@ static void only_others_that_are_there_excuse_it(void **state)
     assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_FINE);
 }
 
-static void others_that_are_slower_too_excuse_it(void **state)
+TEST_WITH(others_that_are_slower_too_excuse_it, enter, leave)
 {
     char why[256];
     const struct rollout_vitals vitals = {.in_step = false};
-    (void)state;
     rollout.waves.least_speed = 50;
     rollout.slow_since_s = -1;
     verdict(34, 1, why);
@@ -255,21 +237,7 @@ static void others_that_are_slower_too_excuse_it(void **state)
     assert_int_equal(pace_of_canaries(&rollout, &vitals, why), PACE_SLOW);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(a_pace_is_known_after_ten_steps_and_a_second),
-        TEST(what_was_made_before_the_first_report_does_not_count),
-        TEST(a_pace_at_the_bound_is_known_at_once),
-        TEST(a_low_pace_is_averaged_too),
-        TEST(who_makes_no_step_has_a_pace),
-        TEST(a_pace_without_a_bound_is_known_as_soon),
-        TEST(a_canary_is_slow_beyond_chance_alone),
-        TEST(others_that_are_slower_too_excuse_it),
-        TEST(only_others_that_are_there_excuse_it),
-        TEST(a_canary_is_judged_by_what_it_does_now),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

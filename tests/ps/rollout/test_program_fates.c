@@ -4,17 +4,12 @@
  * aborts and resumes. At the end every machine must have a working program, and all that can run the version must be in
  * it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/rollout/decide.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { PS = 2, WORKERS = 8, ALL = PS + WORKERS, ARCHITECTURES = 2, FAILED_STARTS = 2, SCHEDULES = 2000 };
 enum { FULL_SCHEDULES = 100000 };
@@ -336,9 +331,8 @@ static void run_one(int *done, int *back)
     rollout_destroy(&world.rollout);
 }
 
-static void nobody_is_left_without_a_program(void **state)
+TEST(nobody_is_left_without_a_program)
 {
-    (void)state;
     int done = 0, back = 0;
     const bool full = getenv("TRAINER_TEST_FULL");
     world.random = test_random_begin("nobody_is_left_without_a_program");
@@ -351,8 +345,5 @@ static void nobody_is_left_without_a_program(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nobody_is_left_without_a_program),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* The decisions of a rollout, whatever members report in whichever order: what must never happen. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "ps/rollout/decide.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { PS = 2, WORKERS = 3 };
 static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROLLOUT_LIVE, .healthy_s = 5},
@@ -30,9 +25,8 @@ static void say(struct member who, enum rollout_phase phase, uint64_t version, d
  * once it is over, the state says which one version is in force. A worker that was off at the start, whether it has
  * returned or not, need not; all begin that way.
  */
-static void anything_may_happen(void **state)
+TEST(anything_may_happen)
 {
-    (void)state;
     struct test_random random = test_random_begin("anything_may_happen");
     double now_s = 0;
     assert_true(rollout_create(&rollout, PS, WORKERS, WORKERS));
@@ -114,9 +108,8 @@ static void obey(struct test_random *random, struct member who, uint64_t *versio
  * Whatever members report and however often the leader restarts: nobody is told to restart before all present members
  * have staged, nothing is aborted because one that was off is silent, and some rollouts succeed without it.
  */
-static void anything_may_happen_to_a_job(void **state)
+TEST(anything_may_happen_to_a_job)
 {
-    (void)state;
     enum { SERVERS = 2, LISTED = 4, ALL = SERVERS + LISTED };
     struct test_random random = test_random_begin("anything_may_happen_to_a_job");
     struct rollout_vitals vitals = fine;
@@ -171,20 +164,14 @@ static void anything_may_happen_to_a_job(void **state)
     assert_true(without > 0);
 }
 
-static void no_other_name_is_a_state(void **state)
+TEST(no_other_name_is_a_state)
 {
     enum rollout_state none;
-    (void)state;
     assert_string_equal(rollout_state_name((enum rollout_state)(ROLLOUT_SAVING + 1)), "unknown");
     assert_false(rollout_state_by_name("unknown", &none));
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_other_name_is_a_state),
-        cmocka_unit_test(anything_may_happen),
-        cmocka_unit_test(anything_may_happen_to_a_job),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

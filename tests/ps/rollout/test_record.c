@@ -56,7 +56,6 @@ static void each_step_of_a_live_rollout_is_on_record(void **state)
                                         "\"what\":\"restore\",\"version\":2,\"outcome\":\"the checkpoint is gone\"",
                                         "\"what\":\"restore\",\"version\":2,\"outcome\":\"done\"",
                                         NULL};
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
     act(&order, ORDER_SWITCH);
@@ -88,7 +87,6 @@ static void each_step_of_a_job_that_starts_anew_is_on_record(void **state)
                                         "\"what\":\"stage\",\"version\":2,\"outcome\":\"done\"",
                                         "\"what\":\"go back\",\"version\":2,\"outcome\":\"begun\"",
                                         NULL};
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, ",\"127.0.0.1:3\"", secret_key);
     participant.host.try_out = try_out;
     participant.host.stays = true; /* which matters only where machines change alone */
@@ -106,7 +104,6 @@ static void each_step_of_a_job_that_starts_anew_is_on_record(void **state)
 static void a_catch_up_is_on_record(void **state)
 {
     static const char *const lines[] = {"\"what\":\"catch up\",\"version\":2,\"outcome\":\"begun\"", NULL};
-    (void)state;
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
     order.in_force = 2;
     act(&order, ORDER_CATCH_UP);
@@ -138,7 +135,6 @@ static bool reports_ready(void)
 
 static void who_trains_is_ready_until_it_leaves(void **state)
 {
-    (void)state;
     assert_true(reports_ready()); /* nobody asks it */
     participant.host.ready = is_not_ready;
     assert_false(reports_ready());
@@ -154,7 +150,6 @@ static void who_trains_is_ready_until_it_leaves(void **state)
 
 static void without_a_file_there_is_no_place_for_versions(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     char *path = config.path;
     config.path = NULL;
@@ -168,7 +163,6 @@ static void a_flag_of_this_process_is_in_the_way(void **state)
 {
     const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}, {"learning_rate", "0.75"}};
     struct error error;
-    (void)state;
     participant_destroy(&participant);
     config_free(&config);
     assert_true(config_load(&config, config_path, flags, 3, &error));
@@ -185,7 +179,6 @@ static void a_flag_of_this_process_is_in_the_way(void **state)
 /* Members of both versions may work together while a live rollout is not settled. */
 static void the_next_process_knows_both_versions(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
     char target[CONFIG_DIGEST_HEX + 1];
@@ -201,7 +194,6 @@ static void the_next_process_knows_both_versions(void **state)
 /* All members of a job change at once, and none may work with the other version's. */
 static void versions_of_a_job_do_not_mix(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, ",\"127.0.0.1:3\"", secret_key);
     act(&order, ORDER_STAGE);
     says(PHASE_STAGED, 1, "");
@@ -223,7 +215,6 @@ static struct participant_order local_order(const char *keys)
 /* Local keys may wait for the next start if the host stays. */
 static void a_host_that_stays_takes_local_keys_at_its_next_start(void **state)
 {
-    (void)state;
     participant.host.stays = true;
     struct participant_order order = local_order("{\"train\":{\"num_threads\":2}}");
     act(&order, ORDER_STAGE);
@@ -247,7 +238,6 @@ static void a_host_that_stays_takes_local_keys_at_its_next_start(void **state)
 /* Nobody switches to a version that is not there, however often it is ordered; once it is there, it does. */
 static void a_way_back_that_is_damaged_is_not_gone(void **state)
 {
-    (void)state;
     struct participant_order order = local_order("{\"train\":{\"num_threads\":2}}");
     act(&order, ORDER_STAGE);
     act(&order, ORDER_RESTART);
@@ -283,7 +273,6 @@ static void a_way_back_that_is_damaged_is_not_gone(void **state)
 /* An invalid digest there says nothing: the file counts as it is. */
 static void a_damaged_base_is_made_anew(void **state)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
     act(&order, ORDER_SWITCH);
@@ -333,7 +322,6 @@ static void a_program_is_taken_in_piece_by_piece(void **state)
     uint64_t offset;
     char noted[PROGRAM_DIGEST_HEX + 1], wanted[PROGRAM_DIGEST_HEX + 1], heard[100];
     struct error error;
-    (void)state;
     strcpy(wanted, bring_program()->digest);
     struct participant_order order = order_with_program();
     assert_false(participant_wants(&participant, &digest, &offset));
@@ -369,7 +357,6 @@ static void a_program_that_came_damaged_is_no_program(void **state)
 {
     const char *digest;
     uint64_t offset;
-    (void)state;
     bring_program();
     struct participant_order order = order_with_program();
     act(&order, ORDER_STAGE);
@@ -387,7 +374,6 @@ static void a_program_that_came_damaged_is_no_program(void **state)
 
 static void programs_that_this_machine_can_not_run_are_refused(void **state)
 {
-    (void)state;
     struct manifest_program *one = bring_program();
     snprintf(one->architecture, sizeof one->architecture, "%s",
              strcmp(program_own_architecture(), "x86_64") == 0 ? "aarch64" : "x86_64");
@@ -422,7 +408,6 @@ static void a_config_alone_stays_in_the_program_that_runs(void **state)
 {
     char digest[PROGRAM_DIGEST_HEX + 1] = "", noted[PROGRAM_DIGEST_HEX + 1];
     struct error error;
-    (void)state;
     memset(digest, 'd', PROGRAM_DIGEST_HEX);
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
@@ -440,7 +425,6 @@ static void a_config_alone_stays_in_the_program_that_runs(void **state)
 /* A host that ignores local keys still restarts for a program. */
 static void nobody_stays_in_the_former_program(void **state)
 {
-    (void)state;
     participant.host.stays = true;
     bring_program();
     struct participant_order order = order_with_program();
@@ -457,7 +441,6 @@ static void nobody_stays_in_the_former_program(void **state)
 /* A member that goes back needs nothing of the target. */
 static void going_back_waits_for_no_program(void **state)
 {
-    (void)state;
     bring_program();
     struct participant_order order = order_with_program();
     act(&order, ORDER_STAGE);
@@ -484,28 +467,28 @@ static int forget_program(void **state)
     return tear_down(state);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, quiet, forget_program)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, quiet, forget_program)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(each_step_of_a_live_rollout_is_on_record),
-        TEST(each_step_of_a_job_that_starts_anew_is_on_record),
-        TEST(a_catch_up_is_on_record),
-        TEST(who_trains_is_ready_until_it_leaves),
-        TEST(without_a_file_there_is_no_place_for_versions),
-        TEST(a_flag_of_this_process_is_in_the_way),
-        TEST(the_next_process_knows_both_versions),
-        TEST(versions_of_a_job_do_not_mix),
-        TEST(a_host_that_stays_takes_local_keys_at_its_next_start),
-        TEST(a_way_back_that_is_damaged_is_not_gone),
-        TEST(a_damaged_base_is_made_anew),
-        TEST(a_program_is_taken_in_piece_by_piece),
-        TEST(a_program_that_came_damaged_is_no_program),
-        TEST(programs_that_this_machine_can_not_run_are_refused),
-        TEST(a_config_alone_stays_in_the_program_that_runs),
-        TEST(nobody_stays_in_the_former_program),
-        TEST(going_back_waits_for_no_program),
+        CASE(each_step_of_a_live_rollout_is_on_record),
+        CASE(each_step_of_a_job_that_starts_anew_is_on_record),
+        CASE(a_catch_up_is_on_record),
+        CASE(who_trains_is_ready_until_it_leaves),
+        CASE(without_a_file_there_is_no_place_for_versions),
+        CASE(a_flag_of_this_process_is_in_the_way),
+        CASE(the_next_process_knows_both_versions),
+        CASE(versions_of_a_job_do_not_mix),
+        CASE(a_host_that_stays_takes_local_keys_at_its_next_start),
+        CASE(a_way_back_that_is_damaged_is_not_gone),
+        CASE(a_damaged_base_is_made_anew),
+        CASE(a_program_is_taken_in_piece_by_piece),
+        CASE(a_program_that_came_damaged_is_no_program),
+        CASE(programs_that_this_machine_can_not_run_are_refused),
+        CASE(a_config_alone_stays_in_the_program_that_runs),
+        CASE(nobody_stays_in_the_former_program),
+        CASE(going_back_waits_for_no_program),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,15 +2,8 @@
 #ifndef TESTS_PS_SERVER_ASKING_H
 #define TESTS_PS_SERVER_ASKING_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "tests/locks.h"
 #include "tests/ps/server/serving.h"
+#include "tests/check.h"
 
 static struct serving_session *const chief = &serving.sessions[0];
 

@@ -5,17 +5,11 @@
 #ifndef TESTS_PS_SERVER_LEADING_H
 #define TESTS_PS_SERVER_LEADING_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <sodium.h>
 
 #define SERVING_ROLLOUTS
-#include "tests/locks.h"
 #include "tests/ps/server/serving.h"
+#include "tests/check.h"
 
 #include "base/checked.h"
 #include "base/file.h"

@@ -1,5 +1,6 @@
 /* A ps's answers about the model, snapshots, and what it stores for members; and what it shows. */
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 #include "tests/worker/remote/story.h"
 
 /* --- Generations --- */
@@ -15,7 +16,7 @@ static void begin(void)
 }
 
 /* To a session from before the restore: every answer carries its generation. */
-static void every_answer_names_the_generation(void **state)
+TEST(every_answer_names_the_generation)
 {
     static const struct {
         enum message_type type;
@@ -27,7 +28,6 @@ static void every_answer_names_the_generation(void **state)
         {MESSAGE_write, true},      {MESSAGE_begin_restore, true}, {MESSAGE_end_restore, true},
         {MESSAGE_end_job, true},
     };
-    (void)state;
     for (int synchronous = 0; synchronous < 2; synchronous++) {
         for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
             struct config *config = serving_config();
@@ -80,9 +80,8 @@ static void the_chief_finishes(void)
     assert_int_equal(end_restore(30), 0);
 }
 
-static void a_model_is_absent_then_written_then_ready(void **state)
+TEST(a_model_is_absent_then_written_then_ready)
 {
-    (void)state;
     begin();
     const struct message_model *model = model_of(worker, 0);
     const double began_s = serving.now_s;
@@ -115,9 +114,8 @@ static void a_model_is_absent_then_written_then_ready(void **state)
     serving_end();
 }
 
-static void vectors_that_an_optimizer_keeps_are_named(void **state)
+TEST(vectors_that_an_optimizer_keeps_are_named)
 {
-    (void)state;
     serving_config()->train.optimizer = OPTIMIZER_ADAM;
     serving_begin(0);
     come(0);
@@ -147,11 +145,10 @@ static void a_newer_process_comes(void)
 }
 
 /* A worker that waits in vain is released, and soon. */
-static void who_is_gone_is_not_waited_with(void **state)
+TEST(who_is_gone_is_not_waited_with)
 {
     static void (*const ends[])(void) = {the_worker_hangs_up, the_ps_leaves, a_newer_process_comes};
     static const enum message_type requests[] = {MESSAGE_get_model, MESSAGE_pull};
-    (void)state;
     for (int i = 0; i < 6; i++) {
         begin();
         union message message;
@@ -204,9 +201,8 @@ static void push_meanwhile(void)
     push_once();
 }
 
-static void a_snapshot_is_of_its_step(void **state)
+TEST(a_snapshot_is_of_its_step)
 {
-    (void)state;
     begin();
     pushed = 0;
     restore(1, 5);
@@ -230,9 +226,8 @@ static void a_snapshot_is_of_its_step(void **state)
     serving_end();
 }
 
-static void a_snapshot_without_number_or_step_is_nonsense(void **state)
+TEST(a_snapshot_without_number_or_step_is_nonsense)
 {
-    (void)state;
     begin();
     restore(1, 5);
     const double began_s = serving.now_s;
@@ -260,9 +255,8 @@ static float at_snapshot(uint64_t number)
 }
 
 /* A new chief knows nothing of its predecessor's orders, and will never release them. */
-static void orders_are_those_of_the_chief_that_lives(void **state)
+TEST(orders_are_those_of_the_chief_that_lives)
 {
-    (void)state;
     begin();
     pushed = 0;
     restore(1, 0);
@@ -293,9 +287,8 @@ static void release_the_first(void)
 }
 
 /* There is room for two taken snapshots: an ordered step waits until the chief reads another. */
-static void a_step_that_is_kept_waits_for_room(void **state)
+TEST(a_step_that_is_kept_waits_for_room)
 {
-    (void)state;
     for (int is_released = 0; is_released < 2; is_released++) {
         begin();
         pushed = 0;
@@ -322,9 +315,8 @@ static void a_step_that_is_kept_waits_for_room(void **state)
     }
 }
 
-static void nobody_waits_for_a_chief_that_is_gone(void **state)
+TEST(nobody_waits_for_a_chief_that_is_gone)
 {
-    (void)state;
     begin();
     pushed = 0;
     restore(1, 0);
@@ -375,12 +367,11 @@ static float figure_of(int whose)
     return figure;
 }
 
-static void a_single_byte_of_figures_is_told(void **state)
+TEST(a_single_byte_of_figures_is_told)
 {
     const struct message_figures message = {.worker = 1};
     struct error error;
     uint8_t byte = 0;
-    (void)state;
     begin();
     assert_int_equal(tell_figures(worker, 7), 0);
     serving.server.figures[1].size = 1;
@@ -393,10 +384,9 @@ static void a_single_byte_of_figures_is_told(void **state)
 }
 
 /* What is being received counts before it is there: all of it, and each worker's. */
-static void unfinished_bulk_is_counted(void **state)
+TEST(unfinished_bulk_is_counted)
 {
     const float figure = 1;
-    (void)state;
     begin();
     struct serving_session *other = come(2);
     serving.server.bulk_bytes = SERVER_BULK - 3; /* others' */
@@ -413,9 +403,8 @@ static void unfinished_bulk_is_counted(void **state)
     serving_end();
 }
 
-static void figures_are_told_by_each_and_asked_for_by_the_chief(void **state)
+TEST(figures_are_told_by_each_and_asked_for_by_the_chief)
 {
-    (void)state;
     begin();
     assert_true(figure_of(1) == 0);
     assert_int_equal(tell_figures(worker, 7), 0);
@@ -444,10 +433,9 @@ static void figures_are_told_by_each_and_asked_for_by_the_chief(void **state)
     serving_end();
 }
 
-static void how_wide_the_layers_are_is_told(void **state)
+TEST(how_wide_the_layers_are_is_told)
 {
     const struct message_layers message = {.units = ""};
-    (void)state;
     begin();
     assert_int_equal(ask(worker, MESSAGE_layers, &message, MESSAGE_layers), 0);
     assert_string_equal(worker->client.message.layers.units, "6,40,3");
@@ -456,10 +444,9 @@ static void how_wide_the_layers_are_is_told(void **state)
 
 /* --- Signs of life --- */
 
-static void a_heartbeat_hears_of_the_job(void **state)
+TEST(a_heartbeat_hears_of_the_job)
 {
     const struct message_heartbeat beat = {.state = STATE_TRAINING};
-    (void)state;
     begin();
     serving.server.identity.hello.lease_ms = 12345;
     assert_int_equal(ask(worker, MESSAGE_heartbeat, &beat, MESSAGE_lease), 0);
@@ -486,11 +473,10 @@ static void a_heartbeat_hears_of_the_job(void **state)
     serving_end();
 }
 
-static void pings_are_answered_and_pongs_are_not(void **state)
+TEST(pings_are_answered_and_pongs_are_not)
 {
     const struct message_ping ping = {.nonce = 77};
     const struct message_pong pong = {.nonce = 5};
-    (void)state;
     begin();
     assert_int_equal(ask(worker, MESSAGE_ping, &ping, MESSAGE_pong), 0);
     assert_int_equal(worker->client.message.pong.nonce, 77);
@@ -503,10 +489,9 @@ static void pings_are_answered_and_pongs_are_not(void **state)
     serving_end();
 }
 
-static void who_leaves_has_left(void **state)
+TEST(who_leaves_has_left)
 {
     const struct message_leave leave = {.message = "enough"};
-    (void)state;
     begin();
     restore(1, 9);
     assert_int_equal(ask(worker, MESSAGE_leave, &leave, MESSAGE_done), 0);
@@ -521,11 +506,10 @@ static void who_leaves_has_left(void **state)
 
 /* --- Indexes for workers without one --- */
 
-static void places_are_given_by_keys(void **state)
+TEST(places_are_given_by_keys)
 {
     struct message_get_place wish = {.key = 5};
     struct config *config = serving_config();
-    (void)state;
     config->cluster.worker_hosts.count = 2;
     config->cluster.elastic = true;
     config->cluster.elastic_workers = 2;
@@ -543,7 +527,7 @@ static void places_are_given_by_keys(void **state)
 
 /* --- Refusals --- */
 
-static void a_refusal_says_whom_it_is_about(void **state)
+TEST(a_refusal_says_whom_it_is_about)
 {
     const struct message_end_job message = {.job_state = JOB_DONE, .message = ""};
     static const struct {
@@ -555,7 +539,6 @@ static void a_refusal_says_whom_it_is_about(void **state)
                   {MEMBER_PS, 1, false, "end_job is not for another ps"},
                   {MEMBER_OPERATOR, MEMBER_ANY_INDEX, false, "end_job is not for operators"},
                   {MEMBER_WORKER, 1, false, "end_job is not for any worker but worker 0, the chief"}};
-    (void)state;
     for (size_t i = 0; i < sizeof askers / sizeof *askers; i++) {
         serving_config()->cluster.ps_hosts.count = SERVING_PS;
         serving_begin(0);
@@ -566,10 +549,9 @@ static void a_refusal_says_whom_it_is_about(void **state)
     }
 }
 
-static void what_is_no_request_ends_the_connection(void **state)
+TEST(what_is_no_request_ends_the_connection)
 {
     const struct message_lease lease = {.message = ""};
-    (void)state;
     begin();
     assert_int_equal(ask(worker, MESSAGE_lease, &lease, MESSAGE_done), ERROR_BAD_REQUEST);
     assert_string_equal(worker->client.message.error.message, "lease is not a request to a ps");
@@ -577,12 +559,11 @@ static void what_is_no_request_ends_the_connection(void **state)
 }
 
 /* Not even that it may not ask for this: its connection is over. */
-static void who_can_be_told_nothing_is_gone(void **state)
+TEST(who_can_be_told_nothing_is_gone)
 {
     static const enum message_type requests[] = {MESSAGE_release, MESSAGE_read,   MESSAGE_get_model, MESSAGE_get_status,
                                                  MESSAGE_pull,    MESSAGE_layers, MESSAGE_describe,  MESSAGE_heartbeat};
     union message zeros;
-    (void)state;
     memset(&zeros, 0, sizeof zeros);
     for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
         begin();
@@ -598,9 +579,8 @@ static void who_can_be_told_nothing_is_gone(void **state)
 }
 
 /* What the job says is logged, from the first line on. */
-static void who_comes_is_logged(void **state)
+TEST(who_comes_is_logged)
 {
-    (void)state;
     begin();
     listen_in();
     log_setup(LOG_TEXT, LOG_INFO);
@@ -617,10 +597,9 @@ static void look_who_is_held(void)
 }
 
 /* Nothing is expected of who waits for this ps, and only as long as it waits. */
-static void who_waits_is_held_until_it_is_answered(void **state)
+TEST(who_waits_is_held_until_it_is_answered)
 {
     const struct message_get_model wish = {.wait_ms = 1000};
-    (void)state;
     begin();
     held_meanwhile = 0;
     serving.meanwhile = look_who_is_held;
@@ -631,9 +610,8 @@ static void who_waits_is_held_until_it_is_answered(void **state)
 }
 
 /* An unreadable frame ends the connection, with an error for its sender that answers no request. */
-static void a_frame_that_breaks_the_protocol_is_answered(void **state)
+TEST(a_frame_that_breaks_the_protocol_is_answered)
 {
-    (void)state;
     begin();
     serving_send_nonsense(worker, MESSAGE_get_status, 77);
     assert_false(serving_serve(worker));
@@ -645,10 +623,9 @@ static void a_frame_that_breaks_the_protocol_is_answered(void **state)
 }
 
 /* Any message from a worker is a sign of life. */
-static void whoever_asks_has_been_heard(void **state)
+TEST(whoever_asks_has_been_heard)
 {
     const struct message_ping ping = {.nonce = 1};
-    (void)state;
     begin();
     for (int i = 0; i < 2; i++) {
         struct serving_session *one = i == 0 ? chief : worker;
@@ -660,10 +637,9 @@ static void whoever_asks_has_been_heard(void **state)
     serving_end();
 }
 
-static void numbers_are_ps_0s_to_give(void **state)
+TEST(numbers_are_ps_0s_to_give)
 {
     const struct message_get_place wish = {.key = 5};
-    (void)state;
     serving_config()->cluster.ps_hosts.count = SERVING_PS;
     serving_begin(1);
     struct serving_session *one = come_as(5, MEMBER_WORKER, MEMBER_ANY_INDEX, true);
@@ -673,32 +649,5 @@ static void numbers_are_ps_0s_to_give(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_answer_names_the_generation),
-        cmocka_unit_test(a_model_is_absent_then_written_then_ready),
-        cmocka_unit_test(vectors_that_an_optimizer_keeps_are_named),
-        cmocka_unit_test(who_is_gone_is_not_waited_with),
-        cmocka_unit_test(a_snapshot_is_of_its_step),
-        cmocka_unit_test(a_snapshot_without_number_or_step_is_nonsense),
-        cmocka_unit_test(orders_are_those_of_the_chief_that_lives),
-        cmocka_unit_test(a_step_that_is_kept_waits_for_room),
-        cmocka_unit_test(nobody_waits_for_a_chief_that_is_gone),
-        cmocka_unit_test(a_single_byte_of_figures_is_told),
-        cmocka_unit_test(unfinished_bulk_is_counted),
-        cmocka_unit_test(figures_are_told_by_each_and_asked_for_by_the_chief),
-        cmocka_unit_test(how_wide_the_layers_are_is_told),
-        cmocka_unit_test(a_heartbeat_hears_of_the_job),
-        cmocka_unit_test(pings_are_answered_and_pongs_are_not),
-        cmocka_unit_test(who_leaves_has_left),
-        cmocka_unit_test(places_are_given_by_keys),
-        cmocka_unit_test(a_refusal_says_whom_it_is_about),
-        cmocka_unit_test(what_is_no_request_ends_the_connection),
-        cmocka_unit_test(who_can_be_told_nothing_is_gone),
-        cmocka_unit_test(who_waits_is_held_until_it_is_answered),
-        cmocka_unit_test(who_comes_is_logged),
-        cmocka_unit_test(a_frame_that_breaks_the_protocol_is_answered),
-        cmocka_unit_test(whoever_asks_has_been_heard),
-        cmocka_unit_test(numbers_are_ps_0s_to_give),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,18 +1,11 @@
 /* What ps 0 knows of training while it leads a rollout, what a change means to a ps itself, and who may connect. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/ps/server/leading.h"
+#include "tests/check.h"
 
 /* --- What is known of training --- */
 
-static void vitals_are_of_the_worst_worker(void **state)
+TEST_WITH(vitals_are_of_the_worst_worker, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ",\"elastic\":true,\"elastic_workers\":1"));
     operator_comes();
     assert_false(coordinator_vitals(coordinator).training);
@@ -68,9 +61,8 @@ static void vitals_are_of_the_worst_worker(void **state)
 }
 
 /* A restore is not a step, and a short pause does not make the fleet slow. */
-static void the_rate_is_of_steps(void **state)
+TEST_WITH(the_rate_is_of_steps, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     all_come();
     pass(1);
@@ -135,9 +127,8 @@ static struct config version(uint64_t number, double rate)
     return config;
 }
 
-static void a_ps_switches_at_its_step(void **state)
+TEST_WITH(a_ps_switches_at_its_step, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     struct config then = version(2, 0.25);
     assert_true(agent.options.host.stays); /* its local keys wait for its next start */
@@ -165,9 +156,8 @@ static void a_ps_switches_at_its_step(void **state)
 }
 
 /* After a restore the next change may take effect at the same step as the last one did. */
-static void the_same_step_is_another_switch_later(void **state)
+TEST_WITH(the_same_step_is_another_switch_later, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     struct config then = version(2, 0.25), later = version(3, 0.125);
     all_come();
@@ -189,9 +179,8 @@ static void the_same_step_is_another_switch_later(void **state)
 }
 
 /* While a step is being applied, the shard has it and the job does not. */
-static void a_ps_has_switched_once_its_job_has(void **state)
+TEST_WITH(a_ps_has_switched_once_its_job_has, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     struct config then = version(2, 0.25);
     all_come();
@@ -207,9 +196,8 @@ static void a_ps_has_switched_once_its_job_has(void **state)
 }
 
 /* Who waits may have to wait no longer under the new config. */
-static void a_switch_reaches_the_job_and_who_waits(void **state)
+TEST_WITH(a_switch_reaches_the_job_and_who_waits, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     struct config then = version(2, 0.25);
     all_come();
@@ -227,13 +215,12 @@ static void a_switch_reaches_the_job_and_who_waits(void **state)
 }
 
 /* Nobody pushes to it, so that no step ever comes. */
-static void a_ps_without_parameters_switches_at_once(void **state)
+TEST_WITH(a_ps_without_parameters_switches_at_once, enter, leave)
 {
     static const char text[] =
         "{\"fleet\":{\"name\":\"north\",\"version\":1},\"model\":{\"layers\":[2,2]},\"security\":{\"insecure\":true},"
         "\"train\":{\"learning_rate\":0.5},\"cluster\":{\"worker_hosts\":[\"a:1\",\"b:1\",\"c:1\"],"
         "\"placement\":\"round_robin\",\"ps_hosts\":[\"d:1\",\"e:1\",\"f:1\"]}}";
-    (void)state;
     begin(2, text);
     struct config then = version(2, 0.25);
     assert_int_equal(shard_floats(serving.server.shard), 0);
@@ -263,12 +250,11 @@ static void has_room_from(const struct config *then, size_t wanted)
     assert_true(is_told(error.text, expected));
 }
 
-static void a_ps_knows_what_it_has_room_for(void **state)
+TEST_WITH(a_ps_knows_what_it_has_room_for, enter, leave)
 {
     struct config then;
     struct model model;
     struct error error = {""};
-    (void)state;
     begin(1, text_of(1, 0.5, ""));
     char *text = text_of(2, 0.25, ",\"elastic\":true,\"elastic_workers\":4");
     assert_true(config_parse(&then, "test", (uint8_t *)text, strlen(text), NULL, 0, &error));
@@ -280,13 +266,12 @@ static void a_ps_knows_what_it_has_room_for(void **state)
 }
 
 /* Where a config leaves the ends of the model to the data, they are what they are now. */
-static void a_model_without_ends_is_measured_with_the_present_ones(void **state)
+TEST_WITH(a_model_without_ends_is_measured_with_the_present_ones, enter, leave)
 {
     struct config then;
     struct model model;
     struct error error;
     static const char text[] = "{\"fleet\":{\"version\":2},\"model\":{\"hidden\":[50,60]}}";
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     assert_true(config_parse(&then, "test", (const uint8_t *)text, sizeof text - 1, NULL, 0, &error));
     then.cluster.local = false; /* so that only the number of hosts matters */
@@ -302,9 +287,8 @@ static void a_model_without_ends_is_measured_with_the_present_ones(void **state)
     end();
 }
 
-static void it_restarts_or_leaves_for_good(void **state)
+TEST_WITH(it_restarts_or_leaves_for_good, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     agent.options.host.leave(agent.options.host.context, false);
     assert_int_equal(atomic_load(&serving.server.shutdown_mode), SHUTDOWN_RESTART);
@@ -318,10 +302,9 @@ static void it_restarts_or_leaves_for_good(void **state)
 
 /* --- Who may connect, and what is shown --- */
 
-static void members_of_either_version_are_let_in(void **state)
+TEST_WITH(members_of_either_version_are_let_in, enter, leave)
 {
     char before[CONFIG_DIGEST_HEX + 1], after[CONFIG_DIGEST_HEX + 1];
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     digest_of(1, 0.5, "", before);
@@ -357,11 +340,10 @@ static void members_of_either_version_are_let_in(void **state)
     end();
 }
 
-static void what_is_shown(void **state)
+TEST_WITH(what_is_shown, enter, leave)
 {
     char message[400] = "";
     struct board_rollout shown = {.is_under_way = false};
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     all_come();
@@ -408,19 +390,5 @@ static void what_is_shown(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(vitals_are_of_the_worst_worker, enter, leave),
-        cmocka_unit_test_setup_teardown(the_rate_is_of_steps, enter, leave),
-        cmocka_unit_test_setup_teardown(a_ps_switches_at_its_step, enter, leave),
-        cmocka_unit_test_setup_teardown(the_same_step_is_another_switch_later, enter, leave),
-        cmocka_unit_test_setup_teardown(a_ps_has_switched_once_its_job_has, enter, leave),
-        cmocka_unit_test_setup_teardown(a_switch_reaches_the_job_and_who_waits, enter, leave),
-        cmocka_unit_test_setup_teardown(a_ps_without_parameters_switches_at_once, enter, leave),
-        cmocka_unit_test_setup_teardown(a_ps_knows_what_it_has_room_for, enter, leave),
-        cmocka_unit_test_setup_teardown(a_model_without_ends_is_measured_with_the_present_ones, enter, leave),
-        cmocka_unit_test_setup_teardown(it_restarts_or_leaves_for_good, enter, leave),
-        cmocka_unit_test_setup_teardown(members_of_either_version_are_let_in, enter, leave),
-        cmocka_unit_test_setup_teardown(what_is_shown, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* A ps whose steps another one decides: what it reports, and how it carries out decisions. */
 #include "tests/ps/running.h"
+#include "tests/check.h"
 
 #include "tests/worker/remote/fake_member.h"
 
@@ -267,9 +268,8 @@ static float parameter_of(int worker)
 
 /* --- Tests --- */
 
-static void it_tells_what_is_staged_and_steps_as_it_is_told(void **state)
+TEST(it_tells_what_is_staged_and_steps_as_it_is_told)
 {
-    (void)state;
     set_up_follower();
     restore_follower(1);
     push(1, 0, 1);
@@ -295,9 +295,8 @@ static void it_tells_what_is_staged_and_steps_as_it_is_told(void **state)
 }
 
 /* It may be another process, without any state. */
-static void a_new_connection_is_told_all_again(void **state)
+TEST(a_new_connection_is_told_all_again)
 {
-    (void)state;
     set_up_follower();
     restore_follower(1);
     push(1, 0, 1);
@@ -319,9 +318,8 @@ static void a_new_connection_is_told_all_again(void **state)
 }
 
 /* One of the two is being restored, or is behind: that breaks no connection. Anything else is unexpected. */
-static void an_old_generation_is_no_reason_to_leave(void **state)
+TEST(an_old_generation_is_no_reason_to_leave)
 {
-    (void)state;
     set_up_follower();
     restore_follower(1);
     heard_of.staged_error = heard_of.asked_error = ERROR_OLD_GENERATION;
@@ -342,10 +340,9 @@ static void an_old_generation_is_no_reason_to_leave(void **state)
 }
 
 /* Of workers that don't exist, of gradients that are not here, or an empty set. */
-static void decisions_that_can_not_be_are_not_followed(void **state)
+TEST(decisions_that_can_not_be_are_not_followed)
 {
     static const struct range nonsense[] = {{2, 1}, {1, 2}, {UINT64_MAX - 1, 1}, {0, 1}, {0, 2}};
-    (void)state;
     set_up_follower();
     restore_follower(1);
     push(1, 0, 1);
@@ -362,9 +359,8 @@ static void decisions_that_can_not_be_are_not_followed(void **state)
     tear_down_follower();
 }
 
-static void a_restored_model_is_told_of_anew(void **state)
+TEST(a_restored_model_is_told_of_anew)
 {
-    (void)state;
     set_up_follower();
     restore_follower(1);
     restore_follower(2);
@@ -377,9 +373,8 @@ static void a_restored_model_is_told_of_anew(void **state)
 }
 
 /* So that a dead connection is noticed before it is needed. */
-static void it_pings_while_there_is_nothing_to_tell(void **state)
+TEST(it_pings_while_there_is_nothing_to_tell)
 {
-    (void)state;
     set_up_with("2", true);
     AWAIT(count_of(&heard_of.pings) >= 2);
     assert_int_equal(count_of(&heard_of.reports), 0);
@@ -388,9 +383,8 @@ static void it_pings_while_there_is_nothing_to_tell(void **state)
     tear_down_follower();
 }
 
-static void who_decides_is_waited_for_by_name(void **state)
+TEST(who_decides_is_waited_for_by_name)
 {
-    (void)state;
     set_up_with("20", false);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     char awaited[120];
@@ -404,14 +398,5 @@ static void who_decides_is_waited_for_by_name(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_tells_what_is_staged_and_steps_as_it_is_told),
-        cmocka_unit_test(a_new_connection_is_told_all_again),
-        cmocka_unit_test(an_old_generation_is_no_reason_to_leave),
-        cmocka_unit_test(decisions_that_can_not_be_are_not_followed),
-        cmocka_unit_test(a_restored_model_is_told_of_anew),
-        cmocka_unit_test(it_pings_while_there_is_nothing_to_tell),
-        cmocka_unit_test(who_decides_is_waited_for_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -2,15 +2,8 @@
  * What the listener's thread does for a resting session: it answers requests that need no waiting, and leaves the rest
  * to a thread, exactly once.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "tests/locks.h"
 #include "tests/ps/server/serving.h"
+#include "tests/check.h"
 
 static struct serving_session *worker;
 static const struct message_ping ping = {.nonce = 5};
@@ -25,7 +18,6 @@ static void rest(struct serving_session *one)
 static int enter(void **state)
 {
     const struct member who = {MEMBER_WORKER, 1};
-    (void)state;
     serving_config();
     serving_begin(0);
     worker = &serving.sessions[1];
@@ -37,7 +29,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     serving_end();
     return 0;
 }
@@ -91,9 +82,8 @@ static void hears(uint16_t type, uint64_t request)
     assert_int_equal(worker->client.frame.request, request);
 }
 
-static void heartbeats_are_answered(void **state)
+TEST_WITH(heartbeats_are_answered, enter, leave)
 {
-    (void)state;
     for (uint64_t i = 1; i <= 3; i++) {
         put(MESSAGE_heartbeat, &heartbeat);
         assert_int_equal(look(), INLINE_PARKED);
@@ -104,9 +94,8 @@ static void heartbeats_are_answered(void **state)
     assert_int_equal(serving.server.job.workers[1].local_step, 7);
 }
 
-static void pings_are_answered_and_silence_is_none(void **state)
+TEST_WITH(pings_are_answered_and_silence_is_none, enter, leave)
 {
-    (void)state;
     assert_int_equal(look(), INLINE_PARKED);
     assert_false(has_answer());
     put(MESSAGE_ping, &ping);
@@ -115,9 +104,8 @@ static void pings_are_answered_and_silence_is_none(void **state)
 }
 
 /* A thread finds the unanswered requests: a report, and whatever came with a heartbeat. */
-static void others_are_left_to_a_thread(void **state)
+TEST_WITH(others_are_left_to_a_thread, enter, leave)
 {
-    (void)state;
     put(MESSAGE_report, &report);
     assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_false(has_answer());
@@ -141,9 +129,8 @@ static void others_are_left_to_a_thread(void **state)
 }
 
 /* Between requests that are far apart a thread has better to do than to wait; others' next is likely to come soon. */
-static void who_asks_seldom_rests_at_once(void **state)
+TEST_WITH(who_asks_seldom_rests_at_once, enter, leave)
 {
-    (void)state;
     for (int is_seldom = 0; is_seldom < 2; is_seldom++) {
         worker->session.base.last_active_s = serving.now_s - (is_seldom ? 1 : 0.5);
         const double asked_s = serving.now_s;
@@ -157,10 +144,9 @@ static void who_asks_seldom_rests_at_once(void **state)
 }
 
 /* Half a frame has no answer, and the listener's thread does not wait for the rest of it. */
-static void half_a_frame_is_left_to_a_thread(void **state)
+TEST_WITH(half_a_frame_is_left_to_a_thread, enter, leave)
 {
     uint8_t bytes[FRAME_HEADER + 8];
-    (void)state;
     put(MESSAGE_ping, &ping);
     const int fd = worker->session.base.fd;
     const ssize_t size = recv(fd, bytes, sizeof bytes, 0);
@@ -212,11 +198,10 @@ static void train(int64_t step)
 }
 
 /* Held by a resting session, and answered once its worker is selected, or has waited long enough. */
-static void a_small_pull_is_held(void **state)
+TEST_WITH(a_small_pull_is_held, enter, leave)
 {
     float values[4];
     struct error error;
-    (void)state;
     const struct message_pull pull = pull_after(3);
     train(3);
     put(MESSAGE_pull, &pull);
@@ -244,10 +229,9 @@ static void hold_pull(int64_t step)
 }
 
 /* Before either side takes the other for dead; and it counts as alive, because it is kept waiting. */
-static void a_held_pull_is_kept_alive(void **state)
+TEST_WITH(a_held_pull_is_kept_alive, enter, leave)
 {
     struct error error;
-    (void)state;
     hold_pull(3);
     const double quarter_s = identity_idle_timeout_s(&serving.server.identity) / 4, began_s = serving.now_s;
     assert_int_equal(look(), INLINE_PARKED);
@@ -268,9 +252,8 @@ static void a_held_pull_is_kept_alive(void **state)
 }
 
 /* From the first step on; but a pull of the current values waits for nothing, and a thread answers it. */
-static void the_first_step_is_waited_for_too(void **state)
+TEST_WITH(the_first_step_is_waited_for_too, enter, leave)
 {
-    (void)state;
     hold_pull(0);
     assert_false(has_answer());
     serving.now_s = worker->session.held.deadline_s;
@@ -286,10 +269,9 @@ static void the_first_step_is_waited_for_too(void **state)
     hears(MESSAGE_values, 2);
 }
 
-static void whose_step_has_come_is_roused(void **state)
+TEST_WITH(whose_step_has_come_is_roused, enter, leave)
 {
     struct server *server = &serving.server;
-    (void)state;
     hold_pull(3);
     assert_int_equal(look(), INLINE_PARKED);
     server_lock(server);
@@ -321,10 +303,9 @@ static void a_newer_process_comes(void)
 }
 
 /* Whether the listener's thread finds it, or another. */
-static void who_is_gone_is_held_no_longer(void **state)
+TEST_WITH(who_is_gone_is_held_no_longer, enter, leave)
 {
     static void (*const ends[])(void) = {the_ps_leaves, it_hangs_up, a_newer_process_comes};
-    (void)state;
     for (int i = 0; i < 6; i++) {
         hold_pull(3);
         ends[i / 2]();
@@ -341,11 +322,10 @@ static void who_is_gone_is_held_no_longer(void **state)
 }
 
 /* One of several held pulls goes, wherever it is in the list. */
-static void those_that_are_held_go_one_by_one(void **state)
+TEST_WITH(those_that_are_held_go_one_by_one, enter, leave)
 {
     struct serving_session *others[3] = {worker};
     struct server *server = &serving.server;
-    (void)state;
     train(3);
     for (int i = 1; i < 3; i++) {
         const struct member who = {MEMBER_WORKER, i + 1};
@@ -374,9 +354,8 @@ static void those_that_are_held_go_one_by_one(void **state)
 }
 
 /* Nothing of a pull that must wait for a model is lost: the thread that waits for it has the frame. */
-static void a_pull_of_no_model_is_left_to_a_thread(void **state)
+TEST_WITH(a_pull_of_no_model_is_left_to_a_thread, enter, leave)
 {
-    (void)state;
     const struct message_pull pull = pull_after(3);
     put(MESSAGE_pull, &pull);
     assert_int_equal(look(), INLINE_NEEDS_THREAD);
@@ -389,10 +368,9 @@ static void a_pull_of_no_model_is_left_to_a_thread(void **state)
 }
 
 /* At most 256 floats, which a socket surely accepts, in one range. */
-static void the_largest_pull_that_is_held(void **state)
+TEST_WITH(the_largest_pull_that_is_held, enter, leave)
 {
     struct message_pull pull = pull_after(3);
-    (void)state;
     train(3);
     range_put(first_values, 0, (struct range){0, 256});
     put(MESSAGE_pull, &pull);
@@ -405,9 +383,8 @@ static void the_largest_pull_that_is_held(void **state)
 }
 
 /* A pull larger than what a socket surely accepts is answered by a thread. */
-static void a_large_pull_is_left_to_a_thread(void **state)
+TEST_WITH(a_large_pull_is_left_to_a_thread, enter, leave)
 {
-    (void)state;
     struct message_pull pull = pull_after(-1);
     train(3);
     put(MESSAGE_pull, &pull);
@@ -417,10 +394,9 @@ static void a_large_pull_is_left_to_a_thread(void **state)
 }
 
 /* Nor is it answered without a thread, once it has waited long enough. */
-static void a_pull_beyond_that_is_not_held(void **state)
+TEST_WITH(a_pull_beyond_that_is_not_held, enter, leave)
 {
     struct message_pull pull = pull_after(3);
-    (void)state;
     train(3);
     range_put(first_values, 0, (struct range){0, 257});
     put(MESSAGE_pull, &pull);
@@ -438,9 +414,8 @@ static void a_pull_beyond_that_is_not_held(void **state)
 
 /* --- Peers that don't read answers --- */
 
-static void who_reads_nothing_takes_a_thread(void **state)
+TEST_WITH(who_reads_nothing_takes_a_thread, enter, leave)
 {
-    (void)state;
     put(MESSAGE_heartbeat, &heartbeat);
     assert_int_equal(look(), INLINE_PARKED);
     put(MESSAGE_heartbeat, &heartbeat);
@@ -450,26 +425,23 @@ static void who_reads_nothing_takes_a_thread(void **state)
     hears(MESSAGE_lease, 2);
 }
 
-static void who_sends_no_sense_ends(void **state)
+TEST_WITH(who_sends_no_sense_ends, enter, leave)
 {
-    (void)state;
     serving_send_nonsense(worker, MESSAGE_heartbeat, 7);
     assert_int_equal(look(), INLINE_CLOSE);
     hears(MESSAGE_error, 7);
 }
 
-static void who_hangs_up_ends(void **state)
+TEST_WITH(who_hangs_up_ends, enter, leave)
 {
-    (void)state;
     channel_close(&worker->client);
     assert_int_equal(look(), INLINE_NEEDS_THREAD);
     assert_false(serve_by_a_thread());
 }
 
-static void who_asks_for_what_is_not_his_is_told_so(void **state)
+TEST_WITH(who_asks_for_what_is_not_his_is_told_so, enter, leave)
 {
     const struct member who = {MEMBER_WORKER, 2};
-    (void)state;
     worker = &serving.sessions[2];
     assert_int_equal(serving_admit(worker, &who, 102, true), 0); /* a guest */
     worker->session.may_rest = true;
@@ -481,9 +453,8 @@ static void who_asks_for_what_is_not_his_is_told_so(void **state)
 }
 
 /* A thread sends goodbye. */
-static void where_the_server_leaves_a_thread_says_so(void **state)
+TEST_WITH(where_the_server_leaves_a_thread_says_so, enter, leave)
 {
-    (void)state;
     put(MESSAGE_heartbeat, &heartbeat);
     serving.server.leaving = true;
     assert_int_equal(look(), INLINE_NEEDS_THREAD);
@@ -493,27 +464,5 @@ static void where_the_server_leaves_a_thread_says_so(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(heartbeats_are_answered, enter, leave),
-        cmocka_unit_test_setup_teardown(pings_are_answered_and_silence_is_none, enter, leave),
-        cmocka_unit_test_setup_teardown(others_are_left_to_a_thread, enter, leave),
-        cmocka_unit_test_setup_teardown(who_asks_seldom_rests_at_once, enter, leave),
-        cmocka_unit_test_setup_teardown(half_a_frame_is_left_to_a_thread, enter, leave),
-        cmocka_unit_test_setup_teardown(a_small_pull_is_held, enter, leave),
-        cmocka_unit_test_setup_teardown(a_held_pull_is_kept_alive, enter, leave),
-        cmocka_unit_test_setup_teardown(the_first_step_is_waited_for_too, enter, leave),
-        cmocka_unit_test_setup_teardown(whose_step_has_come_is_roused, enter, leave),
-        cmocka_unit_test_setup_teardown(who_is_gone_is_held_no_longer, enter, leave),
-        cmocka_unit_test_setup_teardown(those_that_are_held_go_one_by_one, enter, leave),
-        cmocka_unit_test_setup_teardown(a_pull_of_no_model_is_left_to_a_thread, enter, leave),
-        cmocka_unit_test_setup_teardown(the_largest_pull_that_is_held, enter, leave),
-        cmocka_unit_test_setup_teardown(a_large_pull_is_left_to_a_thread, enter, leave),
-        cmocka_unit_test_setup_teardown(a_pull_beyond_that_is_not_held, enter, leave),
-        cmocka_unit_test_setup_teardown(who_reads_nothing_takes_a_thread, enter, leave),
-        cmocka_unit_test_setup_teardown(who_hangs_up_ends, enter, leave),
-        cmocka_unit_test_setup_teardown(who_sends_no_sense_ends, enter, leave),
-        cmocka_unit_test_setup_teardown(who_asks_for_what_is_not_his_is_told_so, enter, leave),
-        cmocka_unit_test_setup_teardown(where_the_server_leaves_a_thread_says_so, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

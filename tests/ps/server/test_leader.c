@@ -1,21 +1,15 @@
 /* What ps 0 keeps of a rollout that it leads, tells of it only once that is kept, and knows of members. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
-
 #include "tests/ps/server/leading.h"
+#include "tests/check.h"
 
 static struct error error;
 
 /* --- What is known of training --- */
 
-static void a_loss_of_zero_has_been_told(void **state)
+TEST_WITH(a_loss_of_zero_has_been_told, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     all_come();
     fakes[0].loss = 0;
@@ -26,14 +20,13 @@ static void a_loss_of_zero_has_been_told(void **state)
 }
 
 /* Of a single output it can't be said what a model loses that has learnt nothing, unless the loss is one of classes. */
-static void a_guess_is_one_of_classes(void **state)
+TEST_WITH(a_guess_is_one_of_classes, enter, leave)
 {
     static const struct {
         enum loss_kind loss;
         int outputs;
         double guess;
     } cases[] = {{LOSS_AUTO, 1, INFINITY}, {LOSS_AUTO, 2, 0.69314718055994529}, {LOSS_SOFTMAX, 1, 0}};
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     const int outputs = serving.config.model.layers[2];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -45,9 +38,8 @@ static void a_guess_is_one_of_classes(void **state)
     end();
 }
 
-static void a_job_that_waits_is_known_as_such(void **state)
+TEST_WITH(a_job_that_waits_is_known_as_such, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     all_come();
     assert_false(coordinator_vitals(coordinator).waits);
@@ -61,9 +53,8 @@ static void a_job_that_waits_is_known_as_such(void **state)
 }
 
 /* By what it pushed, or by what it says, whichever is more: it may push a step of several. */
-static void steps_of_a_worker_are_its_own(void **state)
+TEST_WITH(steps_of_a_worker_are_its_own, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     all_come();
     report(0);
@@ -76,10 +67,9 @@ static void steps_of_a_worker_are_its_own(void **state)
     end();
 }
 
-static void each_architecture_has_its_number(void **state)
+TEST_WITH(each_architecture_has_its_number, enter, leave)
 {
     static const char *const names[] = {"x86_64", "aarch64"};
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     all_come();
     coordinator->carried.count = 2;
@@ -99,9 +89,8 @@ static void each_architecture_has_its_number(void **state)
 }
 
 /* Nothing happened before the first tick. */
-static void its_start_is_no_pause(void **state)
+TEST_WITH(its_start_is_no_pause, enter, leave)
 {
-    (void)state;
     begin_with_all();
     coordinator_tick(coordinator);
     for (int i = 0; i < 10; i++) {
@@ -156,9 +145,8 @@ static char *text_of_two(void)
     return text;
 }
 
-static void a_job_begins_after_the_change(void **state)
+TEST_WITH(a_job_begins_after_the_change, enter, leave)
 {
-    (void)state;
     begin(0, text_of_two());
     propose_to_a_job_that_waits();
     everybody(PHASE_STAGED, 2, 1);
@@ -176,9 +164,8 @@ static void a_job_begins_after_the_change(void **state)
     end();
 }
 
-static void a_job_begins_without_the_change(void **state)
+TEST_WITH(a_job_begins_without_the_change, enter, leave)
 {
-    (void)state;
     begin(0, text_of_two());
     propose_to_a_job_that_waits();
     word(false, 2, "north", 0, secret_key);
@@ -204,9 +191,8 @@ static void pass_without_2(enum rollout_phase of_chief)
     coordinator_tick(coordinator);
 }
 
-static void a_restarted_leader_knows_the_plan(void **state)
+TEST_WITH(a_restarted_leader_knows_the_plan, enter, leave)
 {
-    (void)state;
     begin_with_all();
     serving.now_s += ROLLOUT_IDLE_TIMEOUT_S;
     for (int i = 0; i < WORKERS + 2; i++) {
@@ -237,9 +223,8 @@ static void a_restarted_leader_knows_the_plan(void **state)
 }
 
 /* What the disk does not take nobody is told; it goes on once it does. */
-static void nobody_is_told_what_is_not_kept(void **state)
+TEST_WITH(nobody_is_told_what_is_not_kept, enter, leave)
 {
-    (void)state;
     begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
@@ -264,9 +249,8 @@ static void nobody_is_told_what_is_not_kept(void **state)
 }
 
 /* Without the manifest of its rollout it leads none, but gives its number away no more. */
-static void a_leader_without_its_manifest_leads_nothing(void **state)
+TEST_WITH(a_leader_without_its_manifest_leads_nothing, enter, leave)
 {
-    (void)state;
     begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
@@ -286,9 +270,8 @@ static void a_leader_without_its_manifest_leads_nothing(void **state)
 
 /* --- What operators are told of who comes and goes --- */
 
-static void who_came_by_itself_is_listed_while_it_is_there(void **state)
+TEST_WITH(who_came_by_itself_is_listed_while_it_is_there, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ",\"elastic\":true,\"elastic_workers\":1"));
     operator_comes();
     all_come();
@@ -303,9 +286,8 @@ static void who_came_by_itself_is_listed_while_it_is_there(void **state)
 }
 
 /* It is there, if cut off from another ps: no other process may speak for it. */
-static void nobody_speaks_for_who_is_cut_off(void **state)
+TEST_WITH(nobody_speaks_for_who_is_cut_off, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     all_come();
     come(OTHER, MEMBER_WORKER, 1, false); /* another process than session 1 */
@@ -322,20 +304,5 @@ static void nobody_speaks_for_who_is_cut_off(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_loss_of_zero_has_been_told, enter, leave),
-        cmocka_unit_test_setup_teardown(a_guess_is_one_of_classes, enter, leave),
-        cmocka_unit_test_setup_teardown(a_job_that_waits_is_known_as_such, enter, leave),
-        cmocka_unit_test_setup_teardown(steps_of_a_worker_are_its_own, enter, leave),
-        cmocka_unit_test_setup_teardown(each_architecture_has_its_number, enter, leave),
-        cmocka_unit_test_setup_teardown(its_start_is_no_pause, enter, leave),
-        cmocka_unit_test_setup_teardown(a_job_begins_after_the_change, enter, leave),
-        cmocka_unit_test_setup_teardown(a_job_begins_without_the_change, enter, leave),
-        cmocka_unit_test_setup_teardown(a_restarted_leader_knows_the_plan, enter, leave),
-        cmocka_unit_test_setup_teardown(nobody_is_told_what_is_not_kept, enter, leave),
-        cmocka_unit_test_setup_teardown(a_leader_without_its_manifest_leads_nothing, enter, leave),
-        cmocka_unit_test_setup_teardown(who_came_by_itself_is_listed_while_it_is_there, enter, leave),
-        cmocka_unit_test_setup_teardown(nobody_speaks_for_who_is_cut_off, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* A ps whose config gives hidden layers only: worker 0 sends the other widths, which follow from its data. */
 #include "tests/ps/running.h"
+#include "tests/check.h"
 
 static void set_up(void)
 {
@@ -30,9 +31,8 @@ static bool say(int client, const char *units, uint16_t *code, struct error *err
     return channel_call(&clients[client], MESSAGE_layers, &message, MESSAGE_layers, soon(), code, error);
 }
 
-static void others_come_again_later(void **state)
+TEST(others_come_again_later)
 {
-    (void)state;
     set_up();
     is_busy(MEMBER_WORKER, 1, NULL);
     is_busy(MEMBER_OPERATOR, -1, "");
@@ -44,11 +44,10 @@ static void others_come_again_later(void **state)
     assert_true(was_told("stopping"));
 }
 
-static void what_worker_0_says_is_how_it_is(void **state)
+TEST(what_worker_0_says_is_how_it_is)
 {
     struct error error;
     uint16_t code;
-    (void)state;
     set_up();
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     assert_false(say(0, "3,nonsense", &code, &error));
@@ -73,9 +72,8 @@ static void what_worker_0_says_is_how_it_is(void **state)
 }
 
 /* They come too early: the worker asks again after sending the widths. */
-static void other_requests_are_not_answered_before(void **state)
+TEST(other_requests_are_not_answered_before)
 {
-    (void)state;
     set_up();
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
     assert_false(lives(0));
@@ -84,10 +82,5 @@ static void other_requests_are_not_answered_before(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(others_come_again_later),
-        cmocka_unit_test(what_worker_0_says_is_how_it_is),
-        cmocka_unit_test(other_requests_are_not_answered_before),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* A ps whose memory runs short while it takes and gives what means nothing to it: nothing is kept or told by halves. */
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 #include "tests/no_memory.h"
 
@@ -44,12 +45,11 @@ static float bulk_of(struct serving_session *one)
     return bulk;
 }
 
-static void a_description_is_kept_and_told_whole(void **state)
+TEST(a_description_is_kept_and_told_whole)
 {
     const struct message_describe tells = {.digest = (char *)(uintptr_t) "d1"},
                                   asks = {.digest = (char *)(uintptr_t) ""};
     int kept = 0, told = 0;
-    (void)state;
     lost = 0;
     for (bool done = false; !done; kept += !done) {
         begin();
@@ -75,11 +75,10 @@ static void a_description_is_kept_and_told_whole(void **state)
     assert_true(told > 0);
 }
 
-static void figures_are_kept_and_told_whole(void **state)
+TEST(figures_are_kept_and_told_whole)
 {
     const struct message_figures of_1 = {.worker = 1};
     int kept = 0, told = 0;
-    (void)state;
     lost = 0;
     for (bool done = false; !done; kept += !done) {
         begin();
@@ -104,12 +103,11 @@ static void figures_are_kept_and_told_whole(void **state)
 }
 
 /* The score is what counts: it is told also where there is no memory for what belongs to it. */
-static void a_validation_is_kept_whole(void **state)
+TEST(a_validation_is_kept_whole)
 {
     const struct message_validated tells = {.step = 1, .examples = 20, .score = 0.25f, .rises = 1};
     const struct message_validate asks = {.step = 1, .examples = 10, .score = 0.5f, .rises = 1};
     int kept = 0, told = 0;
-    (void)state;
     lost = 0;
     for (bool done = false; !done; kept += !done) {
         begin();
@@ -143,10 +141,5 @@ static void a_validation_is_kept_whole(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_description_is_kept_and_told_whole),
-        cmocka_unit_test(figures_are_kept_and_told_whole),
-        cmocka_unit_test(a_validation_is_kept_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Packed messages: gradients as bfloat16, int8 and the largest, and what is sent of the parameters. */
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 #include "ps/store/codec.h"
 
@@ -116,11 +117,10 @@ static void are(uint64_t first, const float *wanted, int count)
 
 /* --- Gradients --- */
 
-static void halves_of_a_gradient_are_widened(void **state)
+TEST(halves_of_a_gradient_are_widened)
 {
     static float gradient[10000], now[10000];
     static uint16_t halves[10000];
-    (void)state;
     begin(false, WIRE_BFLOAT16, 300, 64);
     for (int i = 0; i < 10000; i++) { /* more than are widened at once */
         gradient[i] = (float)(1 + i % 50);
@@ -138,11 +138,10 @@ static void halves_of_a_gradient_are_widened(void **state)
     serving_end();
 }
 
-static void gradients_of_bytes_count_as_what_they_say(void **state)
+TEST(gradients_of_bytes_count_as_what_they_say)
 {
     float gradient[70], negated[70];
     uint8_t bytes[70 + 2 * sizeof(float)];
-    (void)state;
     begin(false, WIRE_INT8, 6, 128);
     for (int i = 0; i < 70; i++) {
         gradient[i] = (float)(i - 35);
@@ -188,11 +187,10 @@ static size_t pack_two(uint8_t *bytes, enum dtype dtype, float first, float seco
     return sizeof head + largest_values_size(dtype, 2);
 }
 
-static void the_largest_of_a_gradient_fall_in_their_places(void **state)
+TEST(the_largest_of_a_gradient_fall_in_their_places)
 {
     static const enum dtype dtypes[] = {DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};
     const struct range eight = {8, 8};
-    (void)state;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         uint8_t bytes[64] = {0};
         begin(false, WIRE_FLOAT32, 6, 40);
@@ -209,12 +207,11 @@ static void the_largest_of_a_gradient_fall_in_their_places(void **state)
     }
 }
 
-static void the_largest_that_make_no_sense_are_refused(void **state)
+TEST(the_largest_that_make_no_sense_are_refused)
 {
     const struct range eight = {8, 8};
     const enum dtype dtype = DTYPE_LARGEST_FLOAT32;
     uint8_t bytes[64] = {0};
-    (void)state;
     begin(false, WIRE_FLOAT32, 6, 40);
     const size_t size = pack_two(bytes, dtype, 1, 1);
     refused(dtype, eight, bytes, size + 1, "bytes more than its floats take");
@@ -239,11 +236,10 @@ static void the_largest_that_make_no_sense_are_refused(void **state)
 }
 
 /* All of the floats may be sent, and all frames count. */
-static void frames_of_packed_floats_add_up(void **state)
+TEST(frames_of_packed_floats_add_up)
 {
     uint8_t bytes[64] = {8, 0, 8, 0}; /* all eight, without gaps */
     float values[8];
-    (void)state;
     begin(false, WIRE_FLOAT32, 6, 40);
     for (int i = 0; i < 8; i++) {
         values[i] = (float)(i + 1);
@@ -287,12 +283,11 @@ enum { MOST_BYTES = 1 << 17 };
 
 static uint8_t bulk[MOST_BYTES];
 
-static void what_is_pulled_as_halves_is_rounded(void **state)
+TEST(what_is_pulled_as_halves_is_rounded)
 {
     const float gradient = 1.0f / 3;
     float value;
     uint16_t half, wanted;
-    (void)state;
     begin(false, WIRE_BFLOAT16, 6, 40);
     assert_int_equal(push_bytes(DTYPE_FLOAT32, (struct range){0, 1}, &gradient, sizeof gradient), PUSH_APPLIED);
     assert_int_equal(pull(DTYPE_BFLOAT16, 0), MESSAGE_values);
@@ -308,13 +303,12 @@ static void what_is_pulled_as_halves_is_rounded(void **state)
 }
 
 /* Complete at first, and on every new connection; then the changes since. */
-static void differences_are_told_to_who_knows_the_rest(void **state)
+TEST(differences_are_told_to_who_knows_the_rest)
 {
     static uint16_t known[4096], again[4096];
     const float gradient[4] = {1, 2, 3, 4};
     float values[4];
     uint16_t halves[4];
-    (void)state;
     begin(false, WIRE_BFLOAT16, 6, 40);
     assert_int_equal(pull(DTYPE_DIFFERENCES, 0), MESSAGE_values);
     assert_int_equal(worker->client.message.values.dtype, DTYPE_DIFFERENCES);
@@ -349,9 +343,8 @@ static void differences_are_told_to_who_knows_the_rest(void **state)
 }
 
 /* If nothing is kept for them, differences are bfloat16, and what would be packed is float32. */
-static void what_is_not_kept_comes_plain(void **state)
+TEST(what_is_not_kept_comes_plain)
 {
-    (void)state;
     begin(false, WIRE_FLOAT32, 6, 40);
     assert_int_equal(pull(DTYPE_DIFFERENCES, 0), MESSAGE_values);
     assert_int_equal(worker->client.message.values.dtype, DTYPE_BFLOAT16);
@@ -363,11 +356,10 @@ static void what_is_not_kept_comes_plain(void **state)
 }
 
 /* The sent model complete at first, and then the changes of each step. */
-static void packed_answers_bring_the_told_model_up(void **state)
+TEST(packed_answers_bring_the_told_model_up)
 {
     static float sent_model[4096];
     float gradient[FEW];
-    (void)state;
     begin(true, WIRE_INT8, 6, 40);
     assert_int_equal(pull(DTYPE_INT8, 0), MESSAGE_values);
     assert_int_equal(worker->client.message.values.dtype, DTYPE_FLOAT32);
@@ -414,11 +406,10 @@ static void packed_answers_bring_the_told_model_up(void **state)
 }
 
 /* More floats than pass through a stack at once. */
-static void what_is_long_is_read_piece_by_piece(void **state)
+TEST(what_is_long_is_read_piece_by_piece)
 {
     static float values[32768];
     float gradient[100];
-    (void)state;
     begin(false, WIRE_FLOAT32, 300, 64);
     for (int i = 0; i < 100; i++) {
         gradient[i] = (float)-i;
@@ -443,11 +434,10 @@ static void what_is_long_is_read_piece_by_piece(void **state)
 }
 
 /* Differences, too: a range too long for one frame, piece by piece. */
-static void what_is_long_is_told_piece_by_piece(void **state)
+TEST(what_is_long_is_told_piece_by_piece)
 {
     static uint16_t known[32768];
     static float gradient[12000];
-    (void)state;
     begin(false, WIRE_BFLOAT16, 300, 64);
     for (int i = 0; i < 12000; i++) {
         gradient[i] = (float)-(i % 100);
@@ -493,18 +483,5 @@ static void what_is_long_is_told_piece_by_piece(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_of_a_gradient_are_widened),
-        cmocka_unit_test(gradients_of_bytes_count_as_what_they_say),
-        cmocka_unit_test(the_largest_of_a_gradient_fall_in_their_places),
-        cmocka_unit_test(the_largest_that_make_no_sense_are_refused),
-        cmocka_unit_test(frames_of_packed_floats_add_up),
-        cmocka_unit_test(what_is_pulled_as_halves_is_rounded),
-        cmocka_unit_test(differences_are_told_to_who_knows_the_rest),
-        cmocka_unit_test(what_is_not_kept_comes_plain),
-        cmocka_unit_test(packed_answers_bring_the_told_model_up),
-        cmocka_unit_test(what_is_long_is_read_piece_by_piece),
-        cmocka_unit_test(what_is_long_is_told_piece_by_piece),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

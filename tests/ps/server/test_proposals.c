@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/ps/server/leading.h"
+#include "tests/one_operator.h"
 
 /* --- Proposals --- */
 
@@ -96,7 +97,7 @@ static void what_would_lead_nowhere_is_refused(void **state)
     sign_texts(1, before, 2, job_of(2, 0.5, ""), secret_key);
     struct error error;
     struct manifest manifest;
-    assert_true(manifest_decode(&manifest, proposal, proposal_size, public_key, &error));
+    assert_true(manifest_decode(&manifest, proposal, proposal_size, only(public_key), &error));
     strcpy(agent.digest, manifest.fallback.digest);
     refused("train.optimizer");
     assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);

@@ -1,12 +1,6 @@
 /* Pushes frame by frame, and what a liar may say of synchronous steps. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 /* --- Pushes --- */
 
@@ -31,9 +25,8 @@ static void push_of_the_slowest(void)
 }
 
 /* The answer is what the push itself left, unless it had to wait for others: then theirs is in it as well. */
-static void test_an_answer_is_given_at_once_or_is_fresh(void **state)
+TEST(test_an_answer_is_given_at_once_or_is_fresh)
 {
-    (void)state;
     serving_config()->cluster.max_staleness = 1;
     serving_begin(0);
     struct serving_session *fast = come(0);
@@ -58,14 +51,13 @@ static void test_an_answer_is_given_at_once_or_is_fresh(void **state)
     serving_end();
 }
 
-static void test_frames_of_a_push_belong_together(void **state)
+TEST(test_frames_of_a_push_belong_together)
 {
     static const struct {
         enum message_type type;
         uint64_t sequence, request;
         uint32_t generation;
     } next[] = {{MESSAGE_push, 1, 0, 2}, {MESSAGE_push, 2, 0, 1}, {MESSAGE_push, 1, 1, 1}, {MESSAGE_ping, 1, 0, 1}};
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -91,11 +83,10 @@ static void test_frames_of_a_push_belong_together(void **state)
 }
 
 /* Nothing that follows is read: the sender learns at once what was wrong. */
-static void test_nonsense_ends_a_push_before_its_last_frame(void **state)
+TEST(test_nonsense_ends_a_push_before_its_last_frame)
 {
     float values[2] = {1, 1};
     uint8_t bytes[RANGE_BYTES];
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -125,9 +116,8 @@ static void leave_stage_if_cut(void)
 }
 
 /* A push that begins means that an earlier one on another connection was given up; a pull means nothing of the kind. */
-static void test_a_push_cuts_off_the_one_before_it(void **state)
+TEST(test_a_push_cuts_off_the_one_before_it)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -154,9 +144,8 @@ static void test_a_push_cuts_off_the_one_before_it(void **state)
 }
 
 /* Of a gradient that another ps must refuse, no part is applied here. */
-static void test_an_asynchronous_loss_that_is_not_finite_counts_too(void **state)
+TEST(test_an_asynchronous_loss_that_is_not_finite_counts_too)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -174,9 +163,8 @@ static void test_an_asynchronous_loss_that_is_not_finite_counts_too(void **state
 
 /* --- Synchronous steps --- */
 
-static void test_a_synchronous_push_cuts_off_the_one_before_it(void **state)
+TEST(test_a_synchronous_push_cuts_off_the_one_before_it)
 {
-    (void)state;
     begin_synchronous(1);
     stalled = come(1);
     struct serving_session *again = &serving.sessions[2];
@@ -196,9 +184,8 @@ static void test_a_synchronous_push_cuts_off_the_one_before_it(void **state)
     serving_end();
 }
 
-static void test_a_loss_that_is_not_finite_counts_as_the_gradient(void **state)
+TEST(test_a_loss_that_is_not_finite_counts_as_the_gradient)
 {
-    (void)state;
     begin_synchronous(1);
     struct serving_session *worker = come(1);
     struct message_push message = {.sequence = 1, .loss = NAN};
@@ -215,7 +202,7 @@ static void test_a_loss_that_is_not_finite_counts_as_the_gradient(void **state)
     serving_end();
 }
 
-static void test_reports_name_workers_that_there_are(void **state)
+TEST(test_reports_name_workers_that_there_are)
 {
     static const struct {
         struct range range;
@@ -223,7 +210,6 @@ static void test_reports_name_workers_that_there_are(void **state)
     } named[] = {{{0, SERVING_WORKERS}, true},      {{SERVING_WORKERS - 1, 1}, true},  {{SERVING_WORKERS, 1}, false},
                  {{SERVING_WORKERS - 1, 2}, false}, {{0, SERVING_WORKERS + 1}, false}, {{UINT64_MAX - 5, 5}, false},
                  {{1, UINT32_MAX}, false}};
-    (void)state;
     begin_synchronous(SERVING_PS);
     for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
         for (int which = 0; which < 2; which++) {
@@ -242,15 +228,5 @@ static void test_reports_name_workers_that_there_are(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_an_answer_is_given_at_once_or_is_fresh),
-        cmocka_unit_test(test_frames_of_a_push_belong_together),
-        cmocka_unit_test(test_nonsense_ends_a_push_before_its_last_frame),
-        cmocka_unit_test(test_a_push_cuts_off_the_one_before_it),
-        cmocka_unit_test(test_a_synchronous_push_cuts_off_the_one_before_it),
-        cmocka_unit_test(test_an_asynchronous_loss_that_is_not_finite_counts_too),
-        cmocka_unit_test(test_a_loss_that_is_not_finite_counts_as_the_gradient),
-        cmocka_unit_test(test_reports_name_workers_that_there_are),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

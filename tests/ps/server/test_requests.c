@@ -1,12 +1,6 @@
 /* Other requests to a ps: who may ask for what, what the chief and workers tell each other, and the end of a job. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 /* --- Validations of workers' own rows --- */
 
@@ -45,9 +39,8 @@ static void hears(int64_t step, const char *workers, uint32_t missing)
     assert_string_equal(heard, workers);
 }
 
-static void test_the_chief_hears_what_workers_found(void **state)
+TEST(test_the_chief_hears_what_workers_found)
 {
-    (void)state;
     begin_synchronous(1);
     const struct message_validated told = {.step = 1, .examples = 20, .score = 0.25f, .rises = 1};
     const struct message_validated other = {.step = 2, .examples = 20, .score = 0.25f, .rises = 1};
@@ -103,10 +96,9 @@ static const char *describe(struct serving_session *one, char *digest, float tex
 }
 
 /* Also to a chief that is started again: what it says takes the place of that, and its question does not. */
-static void test_what_the_chief_said_is_kept(void **state)
+TEST(test_what_the_chief_said_is_kept)
 {
     char nothing[] = "", first[] = "a", second[] = "b2";
-    (void)state;
     begin_synchronous(1);
     struct serving_session *worker = come(1);
     assert_string_equal(describe(chief, nothing, 0), "");
@@ -146,7 +138,7 @@ static struct serving_session *come_as_asker(enum asker asker)
     }
 }
 
-static void test_who_may_ask_for_what(void **state)
+TEST(test_who_may_ask_for_what)
 {
     static const struct {
         enum message_type type;
@@ -163,7 +155,6 @@ static void test_who_may_ask_for_what(void **state)
         {MESSAGE_get_program, "cwpog"}, {MESSAGE_layers, "cw"},       {MESSAGE_figures, "cw"},
         {MESSAGE_validated, "cw"},      {MESSAGE_validate, "c"},      {MESSAGE_get_place, "n"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         for (int asker = 0; asker < ASKERS; asker++) {
             struct config *config = serving_config();
@@ -200,10 +191,9 @@ static void answer_probe(void)
     }
 }
 
-static void test_a_place_is_kept_by_who_lives(void **state)
+TEST(test_a_place_is_kept_by_who_lives)
 {
     const struct member who = {MEMBER_WORKER, 1};
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -218,9 +208,8 @@ static void test_a_place_is_kept_by_who_lives(void **state)
     serving_end();
 }
 
-static void test_requests_of_a_job_that_is_over(void **state)
+TEST(test_requests_of_a_job_that_is_over)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -246,12 +235,5 @@ static void test_requests_of_a_job_that_is_over(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_chief_hears_what_workers_found),
-        cmocka_unit_test(test_what_the_chief_said_is_kept),
-        cmocka_unit_test(test_who_may_ask_for_what),
-        cmocka_unit_test(test_a_place_is_kept_by_who_lives),
-        cmocka_unit_test(test_requests_of_a_job_that_is_over),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

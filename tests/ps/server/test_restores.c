@@ -1,18 +1,11 @@
 /* A restore: written and ended by the chief alone, whatever breaks off meanwhile. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 /* It stays to be written until it ends well, whatever the chief ends it with. */
-static void test_a_restore_that_ends_badly_is_still_open(void **state)
+TEST(test_a_restore_that_ends_badly_is_still_open)
 {
     static const int64_t bad[] = {-1, -MESSAGE_MAX_SIGNED, JOB_MAX_STEP + 1, MESSAGE_MAX_SIGNED};
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -39,11 +32,10 @@ static void test_a_restore_that_ends_badly_is_still_open(void **state)
 }
 
 /* What is not held here can't be written here. */
-static void test_a_stray_write_is_refused(void **state)
+TEST(test_a_stray_write_is_refused)
 {
     static const float values[2];
     uint8_t bytes[RANGE_BYTES];
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -60,9 +52,8 @@ static void test_a_stray_write_is_refused(void **state)
 }
 
 /* Of another generation, or without the chief: nothing is opened, and writing goes on. */
-static void test_an_end_that_is_refused_opens_nothing(void **state)
+TEST(test_an_end_that_is_refused_opens_nothing)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -125,9 +116,8 @@ static void chief_comes_again(void)
 }
 
 /* Whatever was lost with a connection is asked for again, and what was written stays; no other process may go on so. */
-static void test_a_restore_goes_on_where_its_connection_broke(void **state)
+TEST(test_a_restore_goes_on_where_its_connection_broke)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -154,9 +144,8 @@ static void test_a_restore_goes_on_where_its_connection_broke(void **state)
 }
 
 /* Half a frame is no part of it. */
-static void test_what_broke_off_is_not_written(void **state)
+TEST(test_what_broke_off_is_not_written)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -169,9 +158,8 @@ static void test_what_broke_off_is_not_written(void **state)
     serving_end();
 }
 
-static void test_another_chief_does_not_go_on_with_a_restore(void **state)
+TEST(test_another_chief_does_not_go_on_with_a_restore)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -188,9 +176,8 @@ static void test_another_chief_does_not_go_on_with_a_restore(void **state)
     serving_end();
 }
 
-static void test_a_write_is_answered_at_its_last_frame(void **state)
+TEST(test_a_write_is_answered_at_its_last_frame)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     come(0);
@@ -207,14 +194,5 @@ static void test_a_write_is_answered_at_its_last_frame(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_restore_that_ends_badly_is_still_open),
-        cmocka_unit_test(test_a_stray_write_is_refused),
-        cmocka_unit_test(test_an_end_that_is_refused_opens_nothing),
-        cmocka_unit_test(test_a_restore_goes_on_where_its_connection_broke),
-        cmocka_unit_test(test_what_broke_off_is_not_written),
-        cmocka_unit_test(test_another_chief_does_not_go_on_with_a_restore),
-        cmocka_unit_test(test_a_write_is_answered_at_its_last_frame),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "tests/ps/server/leading.h"
+#include "tests/one_operator.h"
 
 /* --- From one version to the next --- */
 
@@ -273,7 +274,7 @@ static void who_was_away_catches_up(void **state)
     assert_int_equal(order, ORDER_CATCH_UP);
     assert_int_equal(told.version, 2);
     const uint8_t *bytes = manifest_told(1, &size);
-    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&manifest, bytes, size, only(public_key), &error));
     assert_int_equal(manifest.target.version, 2);
     uint8_t *good;
     size_t good_size;
@@ -311,7 +312,7 @@ static uint64_t leads_to(uint64_t version)
         return 0;
     }
     const uint8_t *bytes = manifest_told(1, &size);
-    assert_true(manifest_decode(&manifest, bytes, size, public_key, &error));
+    assert_true(manifest_decode(&manifest, bytes, size, only(public_key), &error));
     return manifest.target.version;
 }
 

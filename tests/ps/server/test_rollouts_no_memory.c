@@ -1,12 +1,6 @@
 /* ps 0 leads a rollout while its memory runs short: nothing begins by halves, and the next attempt succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/ps/server/leading.h"
+#include "tests/check.h"
 
 #include "tests/no_memory.h"
 
@@ -29,10 +23,9 @@ static uint16_t ask_without_memory(struct serving_session *one, enum message_typ
     return one->client.frame.type;
 }
 
-static void a_leader_begins_or_says_why_not(void **state)
+TEST_WITH(a_leader_begins_or_says_why_not, enter, leave)
 {
     int failures = 0;
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     all_come();
@@ -55,11 +48,10 @@ static void a_leader_begins_or_says_why_not(void **state)
     end();
 }
 
-static void a_proposal_is_taken_or_refused(void **state)
+TEST_WITH(a_proposal_is_taken_or_refused, enter, leave)
 {
     const struct message_propose message = {.healthy_s = 3};
     int nth = 1, refusals = 0;
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     all_come();
@@ -83,10 +75,9 @@ static void a_proposal_is_taken_or_refused(void **state)
 }
 
 /* A member that gets an order without its manifest asks again. */
-static void a_manifest_comes_whole_or_not(void **state)
+TEST_WITH(a_manifest_comes_whole_or_not, enter, leave)
 {
     int failures = 0;
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     all_come();
@@ -134,10 +125,5 @@ static void a_manifest_comes_whole_or_not(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_leader_begins_or_says_why_not, enter, leave),
-        cmocka_unit_test_setup_teardown(a_proposal_is_taken_or_refused, enter, leave),
-        cmocka_unit_test_setup_teardown(a_manifest_comes_whole_or_not, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* What a ps shows on dashboards, and its answers to status queries. */
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 #include "ps/status.h"
 
@@ -80,9 +81,8 @@ static void is(int place, const char *role, int task, const char *state)
     assert_string_equal(shown[place].state, state);
 }
 
-static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
+TEST(a_ps_shows_itself_and_the_workers_it_knows)
 {
-    (void)state;
     begin(0, 1);
     look();
     assert_int_equal(report.state, JOB_WAITING);
@@ -140,18 +140,16 @@ static void a_ps_shows_itself_and_the_workers_it_knows(void **state)
     end();
 }
 
-static void a_loss_that_nobody_reported_is_not_a_number(void **state)
+TEST(a_loss_that_nobody_reported_is_not_a_number)
 {
-    (void)state;
     begin(0, 1);
     look();
     assert_true(isnan(report.loss));
     end();
 }
 
-static void the_other_ps_are_shown_as_they_say(void **state)
+TEST(the_other_ps_are_shown_as_they_say)
 {
-    (void)state;
     begin(1, SERVING_PS);
     assert_int_equal(watches, 1);
     look();
@@ -169,9 +167,8 @@ static void the_other_ps_are_shown_as_they_say(void **state)
     end();
 }
 
-static void without_a_watch_the_others_are_not_shown(void **state)
+TEST(without_a_watch_the_others_are_not_shown)
 {
-    (void)state;
     serving_config()->cluster.ps_hosts.count = SERVING_PS;
     serving_begin(0);
     watch_fails = true;
@@ -182,10 +179,9 @@ static void without_a_watch_the_others_are_not_shown(void **state)
 }
 
 /* Unlisted ones while they are connected. */
-static void workers_that_joined_are_shown(void **state)
+TEST(workers_that_joined_are_shown)
 {
     struct config *config = serving_config();
-    (void)state;
     config->cluster.worker_hosts.count = 2;
     config->cluster.elastic = true;
     config->cluster.elastic_workers = 2;
@@ -225,10 +221,9 @@ static const char *frames_of(struct serving_session *one, uint8_t members)
     return text;
 }
 
-static void as_many_members_are_told_of_as_asked_for(void **state)
+TEST(as_many_members_are_told_of_as_asked_for)
 {
     struct config *config = serving_config();
-    (void)state;
     config->cluster.worker_hosts.count = 2;
     config->cluster.elastic = true;
     config->cluster.elastic_workers = 2;
@@ -256,9 +251,8 @@ static struct message_rounds rounds_of(struct serving_session *one, int whose)
     return found;
 }
 
-static void how_a_worker_fares_is_told(void **state)
+TEST(how_a_worker_fares_is_told)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     struct serving_session *one = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
@@ -305,10 +299,9 @@ static struct message_status status_of(struct serving_session *one, int whose)
     return found;
 }
 
-static void a_ps_says_what_the_job_waits_for(void **state)
+TEST(a_ps_says_what_the_job_waits_for)
 {
     const struct message_get_status question = {.members = 0};
-    (void)state;
     serving_config();
     serving_begin(0);
     struct serving_session *one = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
@@ -319,10 +312,9 @@ static void a_ps_says_what_the_job_waits_for(void **state)
 }
 
 /* As it reports, or else the address that it came from, or is listed with. */
-static void a_worker_has_the_best_name_that_is_known(void **state)
+TEST(a_worker_has_the_best_name_that_is_known)
 {
     const struct message_heartbeat beat = {.state = STATE_TRAINING, .host = "south", .staleness = 9};
-    (void)state;
     serving_config();
     serving_begin(0);
     struct serving_session *one = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
@@ -347,16 +339,5 @@ static void a_worker_has_the_best_name_that_is_known(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ps_shows_itself_and_the_workers_it_knows),
-        cmocka_unit_test(a_loss_that_nobody_reported_is_not_a_number),
-        cmocka_unit_test(the_other_ps_are_shown_as_they_say),
-        cmocka_unit_test(without_a_watch_the_others_are_not_shown),
-        cmocka_unit_test(workers_that_joined_are_shown),
-        cmocka_unit_test(as_many_members_are_told_of_as_asked_for),
-        cmocka_unit_test(how_a_worker_fares_is_told),
-        cmocka_unit_test(a_ps_says_what_the_job_waits_for),
-        cmocka_unit_test(a_worker_has_the_best_name_that_is_known),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

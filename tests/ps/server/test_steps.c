@@ -1,5 +1,6 @@
 /* Synchronous steps on a ps: who waits, for how long and what ends the wait, and what the ps tell each other. */
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 static struct serving_session *first, *second;
 
@@ -58,9 +59,8 @@ static void second_pushes_late(void)
 }
 
 /* Where rounds are weighed: of one example and of three each counts as much. */
-static void a_gradient_counts_by_its_examples(void **state)
+TEST(a_gradient_counts_by_its_examples)
 {
-    (void)state;
     begin(0, 1);
     serving.server.shard->weighs_examples = true;
     serving.meanwhile = second_pushes_three_examples;
@@ -74,9 +74,8 @@ static void a_gradient_counts_by_its_examples(void **state)
 
 /* --- Waiting --- */
 
-static void a_push_waits_for_the_others_of_its_step(void **state)
+TEST(a_push_waits_for_the_others_of_its_step)
 {
-    (void)state;
     begin(0, 1);
     serving.meanwhile = second_pushes;
     send_step(first, 0, 1);
@@ -97,11 +96,10 @@ static void a_push_waits_for_the_others_of_its_step(void **state)
 }
 
 /* Meanwhile it counts as alive, and gets signs of life from the ps. */
-static void who_waits_is_pinged(void **state)
+TEST(who_waits_is_pinged)
 {
     struct error error;
     int pings = 0;
-    (void)state;
     begin(0, 1);
     const double quarter_s = identity_idle_timeout_s(&serving.server.identity) / 4;
     then_s = serving.now_s + 2.5 * quarter_s;
@@ -128,9 +126,8 @@ static void look_at_waiting(void)
     second_pushes_late();
 }
 
-static void who_waits_is_shown_as_waiting(void **state)
+TEST(who_waits_is_shown_as_waiting)
 {
-    (void)state;
     begin(0, 1);
     showed_waiting = false;
     then_s = serving.now_s + 2;
@@ -143,9 +140,8 @@ static void who_waits_is_shown_as_waiting(void **state)
 }
 
 /* The gradient stays: a repeated push is not added twice. */
-static void who_waits_too_long_is_told_for_whom(void **state)
+TEST(who_waits_too_long_is_told_for_whom)
 {
-    (void)state;
     begin(0, 1);
     const double began_s = serving.now_s;
     send_step(first, 0, 1);
@@ -171,9 +167,8 @@ static void first_hangs_up(void)
     channel_close(&first->client);
 }
 
-static void who_hangs_up_is_not_waited_with(void **state)
+TEST(who_hangs_up_is_not_waited_with)
 {
-    (void)state;
     begin(0, 1);
     const double began_s = serving.now_s;
     serving.meanwhile = first_hangs_up;
@@ -189,9 +184,8 @@ static void the_ps_leaves(void)
     serving.server.leaving = true;
 }
 
-static void a_ps_that_leaves_lets_nobody_wait(void **state)
+TEST(a_ps_that_leaves_lets_nobody_wait)
 {
-    (void)state;
     begin(0, 1);
     const double began_s = serving.now_s;
     serving.meanwhile = the_ps_leaves;
@@ -208,9 +202,8 @@ static void first_restores(void)
     assert_int_equal(begin_restore(2), 0);
 }
 
-static void a_restore_ends_the_wait(void **state)
+TEST(a_restore_ends_the_wait)
 {
-    (void)state;
     begin(0, 1);
     serving.meanwhile = first_restores;
     send_step(second, 0, 1);
@@ -229,7 +222,7 @@ static void the_job_hears_of_it(void)
 }
 
 /* A push may be of a step that the job will only hear of soon: it waits for that, and for nothing else. */
-static void a_push_waits_until_the_job_is_at_its_step(void **state)
+TEST(a_push_waits_until_the_job_is_at_its_step)
 {
     static const struct {
         bool stepping, leaving;
@@ -240,7 +233,6 @@ static void a_push_waits_until_the_job_is_at_its_step(void **state)
                  {false, false, JOB_TRAINING, 1, 0},
                  {true, true, JOB_TRAINING, 1, 0},
                  {true, false, JOB_DONE, 1, 0}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(0, 1);
         serving.server.job.stepping = cases[i].stepping;
@@ -258,9 +250,8 @@ static void a_push_waits_until_the_job_is_at_its_step(void **state)
 }
 
 /* A job that does not train makes no step to wait for. */
-static void a_step_is_waited_for_while_the_job_trains(void **state)
+TEST(a_step_is_waited_for_while_the_job_trains)
 {
-    (void)state;
     begin(0, 1);
     assert_true(serve_is_at_step(&first->session, 0));
     assert_false(serve_is_at_step(&first->session, 1));
@@ -270,10 +261,9 @@ static void a_step_is_waited_for_while_the_job_trains(void **state)
 }
 
 /* Of a round it is shown how far each worker agreed with the others, and how large its difference was. */
-static void how_workers_agreed_is_noted(void **state)
+TEST(how_workers_agreed_is_noted)
 {
     struct config *config = serving_config();
-    (void)state;
     config->cluster.issync = true;
     config->cluster.replicas_to_aggregate = config->cluster.min_replicas = 2;
     config->train.local_steps = 2;
@@ -296,9 +286,8 @@ static void how_workers_agreed_is_noted(void **state)
 }
 
 /* The answer says by how many steps it came too late, and has the current model. */
-static void what_comes_too_late_is_stale(void **state)
+TEST(what_comes_too_late_is_stale)
 {
-    (void)state;
     begin_synchronous(1);
     first = chief;
     second = come(1);
@@ -319,11 +308,10 @@ static void what_comes_too_late_is_stale(void **state)
 }
 
 /* A malformed one leaves its step unchanged. */
-static void nonsense_is_no_gradient(void **state)
+TEST(nonsense_is_no_gradient)
 {
     float values[2] = {1, 1};
     uint8_t bytes[RANGE_BYTES];
-    (void)state;
     begin(0, 1);
     range_put(bytes, 0, (struct range){1 << 20, 2});
     const struct message_push push = {.sequence = 1, .ranges = {bytes, 1}};
@@ -391,10 +379,9 @@ static void push_everywhere(struct serving_session *one, int64_t token)
     send_step(one, token, 1);
 }
 
-static void a_step_is_decided_once_every_ps_has_its_gradients(void **state)
+TEST(a_step_is_decided_once_every_ps_has_its_gradients)
 {
     struct config *config = serving_config();
-    (void)state;
     config->cluster.issync = true;
     config->cluster.replicas_to_aggregate = 1;
     config->cluster.ps_hosts.count = SERVING_PS;
@@ -425,9 +412,8 @@ static void a_step_is_decided_once_every_ps_has_its_gradients(void **state)
 }
 
 /* Workers with gaps between them. */
-static void sets_have_gaps(void **state)
+TEST(sets_have_gaps)
 {
-    (void)state;
     begin(0, SERVING_PS);
     other = come_as(3, MEMBER_PS, 1, false);
     other->client.generation = 1;
@@ -456,10 +442,9 @@ static void the_other_hangs_up(void)
     channel_close(&other->client);
 }
 
-static void a_decision_is_waited_for(void **state)
+TEST(a_decision_is_waited_for)
 {
     const struct message_get_aggregate wanted = {.step = 0, .wait_ms = 60000};
-    (void)state;
     begin(0, SERVING_PS);
     other = come_as(3, MEMBER_PS, 1, false);
     other->client.generation = 1;
@@ -493,9 +478,8 @@ static void it_is_decided(void)
     }
 }
 
-static void a_follower_waits_for_the_decision(void **state)
+TEST(a_follower_waits_for_the_decision)
 {
-    (void)state;
     begin(1, SERVING_PS);
     const struct span *spans;
     shard_spans(serving.server.shard, &spans);
@@ -519,24 +503,5 @@ static void a_follower_waits_for_the_decision(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_push_waits_for_the_others_of_its_step),
-        cmocka_unit_test(a_gradient_counts_by_its_examples),
-        cmocka_unit_test(who_waits_is_pinged),
-        cmocka_unit_test(who_waits_is_shown_as_waiting),
-        cmocka_unit_test(who_waits_too_long_is_told_for_whom),
-        cmocka_unit_test(who_hangs_up_is_not_waited_with),
-        cmocka_unit_test(a_ps_that_leaves_lets_nobody_wait),
-        cmocka_unit_test(a_restore_ends_the_wait),
-        cmocka_unit_test(a_push_waits_until_the_job_is_at_its_step),
-        cmocka_unit_test(a_step_is_waited_for_while_the_job_trains),
-        cmocka_unit_test(how_workers_agreed_is_noted),
-        cmocka_unit_test(what_comes_too_late_is_stale),
-        cmocka_unit_test(nonsense_is_no_gradient),
-        cmocka_unit_test(a_step_is_decided_once_every_ps_has_its_gradients),
-        cmocka_unit_test(sets_have_gaps),
-        cmocka_unit_test(a_decision_is_waited_for),
-        cmocka_unit_test(a_follower_waits_for_the_decision),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Validations on workers' own rows: who is waited for, who did worst, and how much is stored. */
 #include "tests/ps/server/asking.h"
+#include "tests/check.h"
 
 static struct serving_session *workers[SERVING_WORKERS];
 
@@ -80,9 +81,8 @@ static void the_others_tell(void)
     }
 }
 
-static void the_chief_waits_until_all_have_told(void **state)
+TEST(the_chief_waits_until_all_have_told)
 {
-    (void)state;
     begin();
     const double began_s = serving.now_s;
     assert_string_equal(hears(0.5f, 1, 2000), "missing 3"); /* and none of the existing ones */
@@ -107,10 +107,9 @@ static void the_ps_leaves(void)
     serving.server.leaving = true;
 }
 
-static void the_chief_waits_for_nobody_who_will_not_tell(void **state)
+TEST(the_chief_waits_for_nobody_who_will_not_tell)
 {
     const struct message_validate question = {.step = 1, .examples = 10, .wait_ms = 60000};
-    (void)state;
     begin();
     serving.server.job.workers[1].present = false; /* it is lost */
     serving.server.job.workers[2].taken_step = 5;  /* it has another model */
@@ -132,9 +131,8 @@ static void the_chief_waits_for_nobody_who_will_not_tell(void **state)
 }
 
 /* Nothing was asked of a restored model yet, however far the one before it had come. */
-static void a_restored_model_is_asked_about_anew(void **state)
+TEST(a_restored_model_is_asked_about_anew)
 {
-    (void)state;
     begin();
     assert_string_equal(hears(0.5f, 1, 0), "missing 3");
     serving.server.validations[0].step = 9;
@@ -145,10 +143,9 @@ static void a_restored_model_is_asked_about_anew(void **state)
 }
 
 /* Its connection is over, and not only this answer. */
-static void a_chief_that_hears_nothing_is_gone(void **state)
+TEST(a_chief_that_hears_nothing_is_gone)
 {
     const struct message_validate question = {.step = 1, .examples = 10};
-    (void)state;
     begin();
     tells(2, 1, 0.25f, 1, 0);
     struct validation *kept = &serving.server.validations[2];
@@ -161,7 +158,7 @@ static void a_chief_that_hears_nothing_is_gone(void **state)
     serving_end();
 }
 
-static void the_worst_are_marked(void **state)
+TEST(the_worst_are_marked)
 {
     static const struct {
         float scores[SERVING_WORKERS];
@@ -171,7 +168,6 @@ static void the_worst_are_marked(void **state)
         {{0.5f, 0.75f, 0.25f, 0.5f}, 1, "2"}, {{0.5f, 0.75f, 0.25f, 0.5f}, 0, "1"}, {{0.5f, 0.75f, NAN, 0.25f}, 1, "2"},
         {{0.5f, 0.75f, 0.25f, NAN}, 0, "3"},  {{0.25f, 0.5f, 0.5f, 0.25f}, 1, "0"}, /* the first of equals */
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin();
         for (int k = 1; k < SERVING_WORKERS; k++) {
@@ -222,9 +218,8 @@ static int marked_of(int count)
 }
 
 /* Rounded up. */
-static void a_tenth_is_marked(void **state)
+TEST(a_tenth_is_marked)
 {
-    (void)state;
     assert_int_equal(marked_of(2), 1);
     assert_int_equal(marked_of(10), 1);
     assert_int_equal(marked_of(11), 2);
@@ -232,9 +227,8 @@ static void a_tenth_is_marked(void **state)
     assert_int_equal(marked_of(21), 3);
 }
 
-static void what_is_too_much_is_not_kept(void **state)
+TEST(what_is_too_much_is_not_kept)
 {
-    (void)state;
     begin();
     tells(1, 1, 0.25f, 1, 7);
     assert_int_equal(serving.server.validation_bytes, sizeof(float));
@@ -249,9 +243,8 @@ static void what_is_too_much_is_not_kept(void **state)
     serving_end();
 }
 
-static void what_is_out_of_date_does_not_count(void **state)
+TEST(what_is_out_of_date_does_not_count)
 {
-    (void)state;
     begin();
     workers[1]->client.generation = 7;
     tells(1, 1, 0.25f, 1, 1);
@@ -264,15 +257,5 @@ static void what_is_out_of_date_does_not_count(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_chief_waits_until_all_have_told),
-        cmocka_unit_test(the_chief_waits_for_nobody_who_will_not_tell),
-        cmocka_unit_test(a_chief_that_hears_nothing_is_gone),
-        cmocka_unit_test(a_restored_model_is_asked_about_anew),
-        cmocka_unit_test(the_worst_are_marked),
-        cmocka_unit_test(a_tenth_is_marked),
-        cmocka_unit_test(what_is_too_much_is_not_kept),
-        cmocka_unit_test(what_is_out_of_date_does_not_count),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* Sets of workers as ranges: neighbours share one, and workers in a peer's set must exist. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/server/requests.h"
+#include "tests/check.h"
 
 enum { WORKERS = 9 };
 
@@ -22,12 +17,11 @@ static struct ranges put_all(uint8_t *bytes, const bool *has)
     return set;
 }
 
-static void neighbours_are_one_range(void **state)
+TEST(neighbours_are_one_range)
 {
     static const bool has[WORKERS] = {[0] = true, [1] = true, [2] = true, [5] = true, [7] = true, [8] = true};
     static const struct range expected[] = {{0, 3}, {5, 1}, {7, 2}};
     uint8_t bytes[WORKER_SET_BYTES];
-    (void)state;
     const struct ranges set = put_all(bytes, has);
     assert_int_equal(set.count, 3);
     for (uint32_t i = 0; i < set.count; i++) {
@@ -36,10 +30,9 @@ static void neighbours_are_one_range(void **state)
     }
 }
 
-static void every_set_is_read_as_it_was_put(void **state)
+TEST(every_set_is_read_as_it_was_put)
 {
     uint8_t bytes[WORKER_SET_BYTES];
-    (void)state;
     for (unsigned bits = 0; bits < 1U << WORKERS; bits++) {
         bool has[WORKERS], read[WORKERS];
         for (int i = 0; i < WORKERS; i++) {
@@ -51,13 +44,12 @@ static void every_set_is_read_as_it_was_put(void **state)
     }
 }
 
-static void workers_that_do_not_exist_are_refused(void **state)
+TEST(workers_that_do_not_exist_are_refused)
 {
     static const struct range wrong[] = {{WORKERS, 0},    {WORKERS, 1},    {WORKERS - 1, 2},        {0, WORKERS + 1},
                                          {0, UINT32_MAX}, {UINT64_MAX, 1}, {UINT64_MAX, UINT32_MAX}};
     uint8_t bytes[2 * RANGE_BYTES];
     bool has[WORKERS];
-    (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         range_put(bytes, 0, (struct range){2, 1});
         range_put(bytes, 1, wrong[i]);
@@ -67,10 +59,5 @@ static void workers_that_do_not_exist_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(neighbours_are_one_range),
-        cmocka_unit_test(every_set_is_read_as_it_was_put),
-        cmocka_unit_test(workers_that_do_not_exist_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * threads help; and their answers.
  */
 #include "tests/ps/twin.h"
+#include "tests/check.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -121,9 +122,8 @@ static void run_synchronous_variant(bool rounds, int shape, int variant, struct 
     tear_down(&f);
 }
 
-static void test_aggregates_are_means_in_the_order_of_workers(void **state)
+TEST(test_aggregates_are_means_in_the_order_of_workers)
 {
-    (void)state;
     struct test_random random = test_random_begin("aggregate");
     for (int variant = 0; variant < 40; variant++) {
         run_synchronous_variant(false, test_random_below(&random, 4), variant, &random);
@@ -173,9 +173,8 @@ static void check_middle(struct fixture *f, float *const *differences, const int
     free(middle);
 }
 
-static void test_rounds_may_take_the_middle(void **state)
+TEST(test_rounds_may_take_the_middle)
 {
-    (void)state;
     struct test_random random = test_random_begin("middle");
     for (int variant = 0; variant < 20; variant++) {
         struct fixture f;
@@ -215,10 +214,9 @@ static void test_rounds_may_take_the_middle(void **state)
 }
 
 /* Those of small differences are as exact as those of large ones; no difference has a direction. */
-static void test_figures_are_of_the_round(void **state)
+TEST(test_figures_are_of_the_round)
 {
     static const float sizes[] = {1e-4f, 0};
-    (void)state;
     struct test_random random = test_random_begin("figures");
     struct fixture f;
     const int one[1] = {1};
@@ -249,9 +247,8 @@ static void test_figures_are_of_the_round(void **state)
     tear_down(&f);
 }
 
-static void test_rounds_weigh_workers_by_examples(void **state)
+TEST(test_rounds_weigh_workers_by_examples)
 {
-    (void)state;
     struct test_random random = test_random_begin("rounds");
     for (int variant = 0; variant < 40; variant++) {
         run_synchronous_variant(true, test_random_below(&random, 4), variant, &random);
@@ -259,9 +256,8 @@ static void test_rounds_weigh_workers_by_examples(void **state)
 }
 
 /* An answer still being sent does not change, though steps continue. */
-static void test_answers_on_their_way_do_not_change(void **state)
+TEST(test_answers_on_their_way_do_not_change)
 {
-    (void)state;
     struct test_random random = test_random_begin("answers");
     struct fixture f;
     struct changes held[3];
@@ -291,9 +287,8 @@ static void test_answers_on_their_way_do_not_change(void **state)
 }
 
 /* Changes of the last step of the previous generation are no answer in this one, though the versions are equal. */
-static void test_a_shared_answer_is_of_one_generation(void **state)
+TEST(test_a_shared_answer_is_of_one_generation)
 {
-    (void)state;
     struct test_random random = test_random_begin("generation");
     struct fixture f;
     struct changes changes;
@@ -317,9 +312,8 @@ static void test_a_shared_answer_is_of_one_generation(void **state)
 }
 
 /* A sum starts as zero, so that no sum is minus zero, as in a process that trains with micro-batches. */
-static void test_no_sum_is_minus_zero(void **state)
+TEST(test_no_sum_is_minus_zero)
 {
-    (void)state;
     struct test_random random = test_random_begin("zeros");
     struct fixture f;
     struct error error;
@@ -347,9 +341,8 @@ static void test_no_sum_is_minus_zero(void **state)
 }
 
 /* A pull does not spoil the same worker's gradient, which waits for its step. */
-static void test_pulling_leaves_the_staged_gradient_alone(void **state)
+TEST(test_pulling_leaves_the_staged_gradient_alone)
 {
-    (void)state;
     struct test_random random = test_random_begin("pull");
     struct fixture f;
     struct changes changes;
@@ -375,15 +368,5 @@ static void test_pulling_leaves_the_staged_gradient_alone(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_shared_answer_is_of_one_generation),
-        cmocka_unit_test(test_no_sum_is_minus_zero),
-        cmocka_unit_test(test_aggregates_are_means_in_the_order_of_workers),
-        cmocka_unit_test(test_rounds_may_take_the_middle),
-        cmocka_unit_test(test_figures_are_of_the_round),
-        cmocka_unit_test(test_rounds_weigh_workers_by_examples),
-        cmocka_unit_test(test_answers_on_their_way_do_not_change),
-        cmocka_unit_test(test_pulling_leaves_the_staged_gradient_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -4,17 +4,12 @@
  */
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/shard.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { WORKERS = 3, MAX_PS = 3, GENERATION = 7, STEPS = 5, MOST = 5, THREADED_PUSHES = 40 };
 
@@ -194,9 +189,8 @@ static void check(const struct fixture *f)
     free(values);
 }
 
-static void test_every_few_differences_make_a_step(void **state)
+TEST(test_every_few_differences_make_a_step)
 {
-    (void)state;
     struct test_random random = test_random_begin("buffer");
     for (int variant = 0; variant < 24; variant++) {
         struct fixture f = {0};
@@ -250,9 +244,8 @@ static void push_all(struct fixture *f, uint32_t generation, float value, uint32
 }
 
 /* Gathered differences belong to a lost model: their senders learnt that from the new generation. */
-static void test_a_restore_forgets_what_waits(void **state)
+TEST(test_a_restore_forgets_what_waits)
 {
-    (void)state;
     struct test_random random = test_random_begin("restore");
     struct fixture f = {0};
     struct changes changes;
@@ -273,9 +266,8 @@ static void test_a_restore_forgets_what_waits(void **state)
 }
 
 /* Each is finite, and so is their mean: only their sum is not. One without examples does not count. */
-static void test_no_mean_of_finite_differences_overflows(void **state)
+TEST(test_no_mean_of_finite_differences_overflows)
 {
-    (void)state;
     struct test_random random = test_random_begin("overflow");
     struct fixture f = {0};
     struct changes changes;
@@ -339,9 +331,8 @@ static void *push_twos(void *context)
     return NULL;
 }
 
-static void test_differences_of_many_threads_all_count_once(void **state)
+TEST(test_differences_of_many_threads_all_count_once)
 {
-    (void)state;
     struct test_random random = test_random_begin("threads");
     struct fixture f = {0};
     struct pusher pushers[WORKERS];
@@ -367,11 +358,5 @@ static void test_differences_of_many_threads_all_count_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_few_differences_make_a_step),
-        cmocka_unit_test(test_a_restore_forgets_what_waits),
-        cmocka_unit_test(test_no_mean_of_finite_differences_overflows),
-        cmocka_unit_test(test_differences_of_many_threads_all_count_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Ordered snapshots: each step's state is kept until it is released, and no ordered step is lost. */
 #include "tests/ps/twin.h"
+#include "tests/check.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -45,9 +46,8 @@ static void make_steps(struct fixture *f, int count)
     }
 }
 
-static void test_orders_are_kept_until_they_are_released(void **state)
+TEST(test_orders_are_kept_until_they_are_released)
 {
-    (void)state;
     struct test_random random = test_random_begin("orders");
     struct fixture f;
     int64_t step;
@@ -82,9 +82,8 @@ static void test_orders_are_kept_until_they_are_released(void **state)
     tear_down(&f);
 }
 
-static void test_a_step_that_has_just_passed_is_over(void **state)
+TEST(test_a_step_that_has_just_passed_is_over)
 {
-    (void)state;
     struct test_random random = test_random_begin("passed");
     struct fixture f;
     int64_t step;
@@ -97,9 +96,8 @@ static void test_a_step_that_has_just_passed_is_over(void **state)
     tear_down(&f);
 }
 
-static void test_a_step_that_is_left_without_room_loses_its_order_alone(void **state)
+TEST(test_a_step_that_is_left_without_room_loses_its_order_alone)
 {
-    (void)state;
     struct test_random random = test_random_begin("no room");
     struct fixture f;
     set_up_plain_sgd(&f, &random);
@@ -132,9 +130,8 @@ static void test_a_step_that_is_left_without_room_loses_its_order_alone(void **s
     tear_down(&f);
 }
 
-static void test_orders_of_a_shard_that_is_being_written(void **state)
+TEST(test_orders_of_a_shard_that_is_being_written)
 {
-    (void)state;
     struct test_random random = test_random_begin("orders early");
     struct fixture f;
     struct error error;
@@ -201,9 +198,8 @@ static void *push_patiently(void *context)
     return NULL;
 }
 
-static void test_no_ordered_step_is_lost_while_many_push(void **state)
+TEST(test_no_ordered_step_is_lost_while_many_push)
 {
-    (void)state;
     struct test_random random = test_random_begin("every step");
     struct fixture f;
     struct patient patients[WORKERS];
@@ -237,12 +233,5 @@ static void test_no_ordered_step_is_lost_while_many_push(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_step_that_has_just_passed_is_over),
-        cmocka_unit_test(test_orders_are_kept_until_they_are_released),
-        cmocka_unit_test(test_a_step_that_is_left_without_room_loses_its_order_alone),
-        cmocka_unit_test(test_orders_of_a_shard_that_is_being_written),
-        cmocka_unit_test(test_no_ordered_step_is_lost_while_many_push),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -4,18 +4,14 @@
  */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "net/message.h"
 #include "ps/store/codec.h"
 #include "ps/shard.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { WORKERS = 3, GENERATION = 5, STEPS = 24 };
 
@@ -320,10 +316,9 @@ static void run(enum wire_dtype dtype, double top, int ps, struct test_random *r
     end(&bench);
 }
 
-static void everybody_knows_what_a_plain_reference_says(void **state)
+TEST(everybody_knows_what_a_plain_reference_says)
 {
     struct test_random random = test_random_begin("sent, of a shard");
-    (void)state;
     for (int dtype = WIRE_FLOAT32; dtype <= WIRE_INT8; dtype++) {
         for (int ps = 1; ps <= 2; ps++) {
             run((enum wire_dtype)dtype, 0.05, ps, &random);
@@ -337,11 +332,10 @@ static void everybody_knows_what_a_plain_reference_says(void **state)
  * A log of int8 is worth keeping while it is smaller than the model it leads to, whose floats take 4 bytes against
  * 1.06.
  */
-static void who_was_away_for_long_is_told_all_of_it(void **state)
+TEST(who_was_away_for_long_is_told_all_of_it)
 {
     struct test_random random = test_random_begin("sent, away");
     struct bench bench;
-    (void)state;
     begin(&bench, WIRE_INT8, 1, 1, &random);
     answer(&bench, 1);
     for (int away = 1; away < 6; away++) {
@@ -358,11 +352,10 @@ static void who_was_away_for_long_is_told_all_of_it(void **state)
 }
 
 /* Half of the floats, with their positions, take more than half of the log: the step before is dropped. */
-static void a_log_may_have_room_for_one_step(void **state)
+TEST(a_log_may_have_room_for_one_step)
 {
     struct test_random random = test_random_begin("sent, one");
     struct bench bench;
-    (void)state;
     begin(&bench, WIRE_FLOAT32, 0.5, 1, &random);
     answer(&bench, 0);
     answer(&bench, 1);
@@ -381,12 +374,11 @@ static void a_log_may_have_room_for_one_step(void **state)
 }
 
 /* Also what has not changed since the model was restored. */
-static void who_has_nothing_is_told_all_of_it(void **state)
+TEST(who_has_nothing_is_told_all_of_it)
 {
     struct test_random random = test_random_begin("sent, new");
     struct bench bench;
     struct changes changes;
-    (void)state;
     begin(&bench, WIRE_INT8, 0.1, 1, &random);
     for (int i = 0; i < 2; i++) {
         assert_true(
@@ -401,11 +393,10 @@ static void who_has_nothing_is_told_all_of_it(void **state)
 }
 
 /* Nearly all floats with their positions take more than the floats alone. */
-static void what_is_larger_than_the_model_is_not_kept(void **state)
+TEST(what_is_larger_than_the_model_is_not_kept)
 {
     struct test_random random = test_random_begin("sent, large");
     struct bench bench;
-    (void)state;
     begin(&bench, WIRE_FLOAT32, 0.999, 1, &random);
     for (int i = 0; i < 4; i++) {
         answer(&bench, 0);
@@ -417,10 +408,9 @@ static void what_is_larger_than_the_model_is_not_kept(void **state)
     end(&bench);
 }
 
-static void a_restored_shard_goes_on_with_the_same_bits(void **state)
+TEST(a_restored_shard_goes_on_with_the_same_bits)
 {
     struct test_random random = test_random_begin("sent, restored");
-    (void)state;
     for (int i = 0; i < 4; i++) {
         struct bench whole, restored;
         const enum wire_dtype dtype = i % 2 == 0 ? WIRE_INT8 : WIRE_BFLOAT16;
@@ -448,11 +438,10 @@ static void a_restored_shard_goes_on_with_the_same_bits(void **state)
 }
 
 /* Versions start over with a restore, and the steps that led to the former ones are forgotten. */
-static void a_restore_forgets_the_log(void **state)
+TEST(a_restore_forgets_the_log)
 {
     struct test_random random = test_random_begin("sent, forgotten");
     struct bench bench;
-    (void)state;
     begin(&bench, WIRE_INT8, 1, 1, &random); /* there is room for three whole steps */
     for (int generation = 0; generation < 2; generation++) {
         const int steps = generation == 0 ? 5 : 3; /* the first two of five are no longer there */
@@ -471,13 +460,12 @@ static void a_restore_forgets_the_log(void **state)
     end(&bench);
 }
 
-static void a_snapshot_has_what_was_told_at_its_step(void **state)
+TEST(a_snapshot_has_what_was_told_at_its_step)
 {
     struct test_random random = test_random_begin("sent, snapshot");
     struct bench bench;
     struct error error;
     int64_t at;
-    (void)state;
     begin(&bench, WIRE_INT8, 0.1, 1, &random);
     assert_int_equal(shard_snapshot(bench.shard, 9, 3, &at), SNAPSHOT_PENDING);
     for (int i = 0; i < 6; i++) {
@@ -500,15 +488,5 @@ static void a_snapshot_has_what_was_told_at_its_step(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everybody_knows_what_a_plain_reference_says),
-        cmocka_unit_test(who_was_away_for_long_is_told_all_of_it),
-        cmocka_unit_test(a_log_may_have_room_for_one_step),
-        cmocka_unit_test(who_has_nothing_is_told_all_of_it),
-        cmocka_unit_test(what_is_larger_than_the_model_is_not_kept),
-        cmocka_unit_test(a_restored_shard_goes_on_with_the_same_bits),
-        cmocka_unit_test(a_restore_forgets_the_log),
-        cmocka_unit_test(a_snapshot_has_what_was_told_at_its_step),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

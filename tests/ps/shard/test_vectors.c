@@ -1,15 +1,10 @@
 /* Which vectors a shard has, how they are initialised, and reads of their parts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/shard.h"
+#include "tests/check.h"
 
 static struct config config;
 static struct model model;
@@ -69,9 +64,8 @@ static float value_at(size_t at)
     return 0;
 }
 
-static void as_many_layers_as_there_may_be_are_held(void **state)
+TEST(as_many_layers_as_there_may_be_are_held)
 {
-    (void)state;
     begin(OPTIMIZER_SGD, 0);
     shard_destroy(shard);
     for (config.model.layer_count = 0; config.model.layer_count < CONFIG_MAX_LAYERS; config.model.layer_count++) {
@@ -85,7 +79,7 @@ static void as_many_layers_as_there_may_be_are_held(void **state)
     shard_destroy(shard);
 }
 
-static void vectors_are_those_of_the_optimizer(void **state)
+TEST(vectors_are_those_of_the_optimizer)
 {
     static const struct {
         enum optimizer_kind optimizer;
@@ -93,7 +87,6 @@ static void vectors_are_those_of_the_optimizer(void **state)
         float first;
     } kinds[] = {
         {OPTIMIZER_SGD, 0, 0}, {OPTIMIZER_MOMENTUM, 1, 0}, {OPTIMIZER_ADAGRAD, 1, 0.25f}, {OPTIMIZER_ADAM, 2, 0}};
-    (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         for (int averages = 0; averages < 2; averages++) {
             begin(kinds[i].optimizer, averages ? 0.5 : 0);
@@ -113,13 +106,12 @@ static void vectors_are_those_of_the_optimizer(void **state)
     }
 }
 
-static void vectors_that_there_are_not_are_refused(void **state)
+TEST(vectors_that_there_are_not_are_refused)
 {
     static const enum store_vector none[] = {STORE_SLOT0, STORE_AVERAGES, STORE_SENT, STORE_PS_VECTORS};
     const float *there;
     float value, *values;
     int64_t step;
-    (void)state;
     begin(OPTIMIZER_SGD, 0);
     restore(5);
     assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_TAKEN);
@@ -143,10 +135,9 @@ static void vectors_that_there_are_not_are_refused(void **state)
     shard_destroy(shard);
 }
 
-static void a_snapshot_of_a_step_is_of_that_step(void **state)
+TEST(a_snapshot_of_a_step_is_of_that_step)
 {
     int64_t step = -7;
-    (void)state;
     begin(OPTIMIZER_SGD, 0);
     assert_int_equal(shard_snapshot(shard, 1, -1, &step), SNAPSHOT_CLOSED); /* there is nothing yet */
     restore(0);
@@ -165,10 +156,9 @@ static void a_snapshot_of_a_step_is_of_that_step(void **state)
 }
 
 /* In whichever stripes and blocks it lies. */
-static void any_part_is_read_as_it_is(void **state)
+TEST(any_part_is_read_as_it_is)
 {
     static float values[8192];
-    (void)state;
     begin(OPTIMIZER_SGD, 0);
     restore(0);
     assert_true(span->count < 8192);
@@ -197,10 +187,9 @@ static void any_part_is_read_as_it_is(void **state)
 }
 
 /* Padding that was written does not make up for a missing parameter. */
-static void one_parameter_that_is_missing_is_missed(void **state)
+TEST(one_parameter_that_is_missing_is_missed)
 {
     float *values;
-    (void)state;
     begin(OPTIMIZER_SGD, 0);
     shard_begin_write(shard, 1);
     const struct range most = {span->first + 1, (uint32_t)span->count - 1}, first = {span->first, 1};
@@ -227,10 +216,9 @@ static void one_parameter_that_is_missing_is_missed(void **state)
     shard_destroy(shard);
 }
 
-static void a_restore_must_be_whole_and_finite(void **state)
+TEST(a_restore_must_be_whole_and_finite)
 {
     float *values;
-    (void)state;
     begin(OPTIMIZER_MOMENTUM, 0.5);
     const struct range all = {span->first, (uint32_t)span->count}, half = {span->first, (uint32_t)span->count / 2};
     shard_begin_write(shard, 1);
@@ -266,14 +254,5 @@ static void a_restore_must_be_whole_and_finite(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_many_layers_as_there_may_be_are_held),
-        cmocka_unit_test(vectors_are_those_of_the_optimizer),
-        cmocka_unit_test(vectors_that_there_are_not_are_refused),
-        cmocka_unit_test(a_snapshot_of_a_step_is_of_that_step),
-        cmocka_unit_test(any_part_is_read_as_it_is),
-        cmocka_unit_test(one_parameter_that_is_missing_is_missed),
-        cmocka_unit_test(a_restore_must_be_whole_and_finite),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

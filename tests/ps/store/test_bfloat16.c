@@ -1,13 +1,9 @@
 /* bfloat16: rounding, and differences, the same with every instruction set. */
 #include "ps/store/codec.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "base/cpu.h"
 #define CODEC_LOOPS codec_here /* compiled here again, with the tests' checks */
@@ -74,9 +70,8 @@ static void change_some(struct test_random *random, uint16_t *halves, size_t n)
     }
 }
 
-static void differences_arrive(void **state)
+TEST(differences_arrive)
 {
-    (void)state;
     struct test_random random = test_random_begin("differences");
     const struct codec_loops *loops[4];
     const int count = all_loops(loops);
@@ -113,9 +108,8 @@ static void differences_arrive(void **state)
     }
 }
 
-static void nonsense_is_refused(void **state)
+TEST(nonsense_is_refused)
 {
-    (void)state;
     struct test_random random = test_random_begin("nonsense");
     const struct codec_loops *loops[4];
     const int count = all_loops(loops);
@@ -142,11 +136,10 @@ static void nonsense_is_refused(void **state)
     }
 }
 
-static void errors_of_rounding_are_kept(void **state)
+TEST(errors_of_rounding_are_kept)
 {
     enum { N = 70 };
     static const float nothing[N];
-    (void)state;
     struct test_random random = test_random_begin("feed back");
     uint16_t halves[N];
     float values[N], remainders[N], before[N];
@@ -172,10 +165,5 @@ static void errors_of_rounding_are_kept(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(differences_arrive),
-        cmocka_unit_test(nonsense_is_refused),
-        cmocka_unit_test(errors_of_rounding_are_kept),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

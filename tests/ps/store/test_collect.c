@@ -1,14 +1,9 @@
 /* The mean of several gradients: in order, each weighted first; missing rows are zeros; padding stays. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/store/store.h"
+#include "tests/check.h"
 
 enum { IN = 5, OUT = 3 };
 
@@ -33,9 +28,8 @@ static void hand_in(const struct collector *collector, const struct gradient_blo
     sink.block(sink.context, block);
 }
 
-static void sums_weigh_first_and_keep_their_order(void **state)
+TEST(sums_weigh_first_and_keep_their_order)
 {
-    (void)state;
     struct model model;
     float *sum, first[IN * OUT], second[IN * OUT], third[IN * OUT];
     const int weights = setup(&model, &sum);
@@ -73,9 +67,8 @@ static void sums_weigh_first_and_keep_their_order(void **state)
 }
 
 /* A block in the middle; only rows 1 and 3 are present. */
-static void rows_that_are_left_out_are_zeros(void **state)
+TEST(rows_that_are_left_out_are_zeros)
 {
-    (void)state;
     struct model model;
     float *sum;
     const int weights = setup(&model, &sum);
@@ -109,9 +102,5 @@ static void rows_that_are_left_out_are_zeros(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_weigh_first_and_keep_their_order),
-        cmocka_unit_test(rows_that_are_left_out_are_zeros),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,14 +1,10 @@
 /* int8 blocks: as the header describes them, the same with every instruction set; nothing is lost. */
 #include "ps/store/codec.h"
+#include "tests/check.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "base/cpu.h"
 #define CODEC_LOOPS codec_here /* compiled here again, with the tests' checks */
@@ -73,12 +69,11 @@ static void make(struct test_random *random, float *values, size_t n)
     }
 }
 
-static void all_round_alike(void **state)
+TEST(all_round_alike)
 {
     struct test_random random = test_random_begin("int8");
     const struct codec_loops *loops[4];
     const int count = all_loops(loops);
-    (void)state;
     for (int round = 0; round < 2000; round++) {
         const size_t n = 1 + (size_t)test_random_below(&random, MOST), size = int8_size(n);
         float *values = malloc(n * sizeof *values), *left = malloc(n * sizeof *left),
@@ -124,14 +119,13 @@ static void all_round_alike(void **state)
 }
 
 /* Round by round, with the residual added to the next: everything arrives, up to the last residual. */
-static void what_is_left_arrives_later(void **state)
+TEST(what_is_left_arrives_later)
 {
     enum { N = 150, ROUNDS = 60 };
     struct test_random random = test_random_begin("int8 feedback");
     float sums[N] = {0}, widened[N];
     double owed[N] = {0};
     uint8_t bytes[N + 3 * sizeof(float)];
-    (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < N; i++) {
             const float value = test_random_float(&random);
@@ -150,7 +144,7 @@ static void what_is_left_arrives_later(void **state)
     }
 }
 
-static void scales_that_make_no_sense_are_refused(void **state)
+TEST(scales_that_make_no_sense_are_refused)
 {
     static const struct {
         float scale;
@@ -159,7 +153,6 @@ static void scales_that_make_no_sense_are_refused(void **state)
                  {-1.0f, false}, {INFINITY, false}, {-INFINITY, false}, {1e-45f, true}};
     uint8_t bytes[65 + 2 * sizeof(float)] = {0};
     float values[65];
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (size_t block = 0; block < 2; block++) {
             memset(bytes, 0, sizeof bytes);
@@ -174,10 +167,5 @@ static void scales_that_make_no_sense_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_round_alike),
-        cmocka_unit_test(what_is_left_arrives_later),
-        cmocka_unit_test(scales_that_make_no_sense_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

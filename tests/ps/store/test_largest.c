@@ -1,14 +1,10 @@
 /* The largest: those that sorting would choose; what is sent and what stays behind add up to everything. */
 #include "ps/store/codec.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/random.h"
 
@@ -78,13 +74,12 @@ static int travel(float *values, float *sent, int n, struct largest chosen, enum
     return all;
 }
 
-static void those_that_sorting_would_choose(void **state)
+TEST(those_that_sorting_would_choose)
 {
     struct test_random random = test_random_begin("largest");
     float *values = malloc(MOST * sizeof *values), *left = malloc(MOST * sizeof *left);
     float *sent = malloc(MOST * sizeof *sent);
     struct entry *entries = malloc(MOST * sizeof *entries);
-    (void)state;
     for (int round = 0; round < 60; round++) {
         const int n = 1 + test_random_below(&random, round < 50 ? 700 : MOST);
         const int count = test_random_below(&random, 3) == 0 ? 1 + n / 100 : 1 + test_random_below(&random, n + 20);
@@ -113,12 +108,11 @@ static void those_that_sorting_would_choose(void **state)
 }
 
 /* In each form what is sent and what is left add up to the input. */
-static void nothing_is_lost(void **state)
+TEST(nothing_is_lost)
 {
     enum { N = 20000 };
     struct test_random random = test_random_begin("nothing lost");
     float *values = malloc(N * sizeof *values), *left = malloc(N * sizeof *left), *sent = malloc(N * sizeof *sent);
-    (void)state;
     for (int dtype = DTYPE_LARGEST_FLOAT32; dtype <= DTYPE_LARGEST_INT8; dtype++) {
         for (int i = 0; i < N; i++) {
             left[i] = values[i] = test_random_float(&random);
@@ -143,13 +137,12 @@ static void nothing_is_lost(void **state)
 }
 
 /* In one byte up to 127. */
-static void gaps_are_as_short_as_they_may_be(void **state)
+TEST(gaps_are_as_short_as_they_may_be)
 {
     static const uint8_t wanted[] = {2, 0, 3, 0, 127, 128, 1};
     static float values[300];
     static uint8_t bytes[LARGEST_ROOM];
     uint16_t places[2];
-    (void)state;
     values[127] = 1;
     values[127 + 1 + 128] = 2;
     struct largest chosen = find(values, 300, 2);
@@ -161,12 +154,11 @@ static void gaps_are_as_short_as_they_may_be(void **state)
     assert_int_equal(places[1], 256);
 }
 
-static void all_of_a_piece_may_be_chosen(void **state)
+TEST(all_of_a_piece_may_be_chosen)
 {
     static float values[LARGEST_PIECE];
     static const float nothing[LARGEST_PIECE];
     static uint8_t bytes[LARGEST_ROOM];
-    (void)state;
     for (enum dtype dtype = DTYPE_LARGEST_FLOAT32; dtype <= DTYPE_LARGEST_INT8; dtype++) {
         for (int i = 0; i < LARGEST_PIECE; i++) {
             values[i] = 127; /* exact as an int8, too */
@@ -180,11 +172,10 @@ static void all_of_a_piece_may_be_chosen(void **state)
 }
 
 /* Gaps that lead out of the piece, are truncated, or are too many. */
-static void what_makes_no_sense_is_refused(void **state)
+TEST(what_makes_no_sense_is_refused)
 {
     uint16_t places[8];
     const uint8_t gaps[] = {3, 0x80 | 5, 1, 0};
-    (void)state;
     assert_true(largest_read_places(places, (struct largest_head){3, 4}, gaps, 139));
     assert_int_equal(places[0], 3);
     assert_int_equal(places[1], 3 + 1 + 133);
@@ -199,10 +190,5 @@ static void what_makes_no_sense_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(those_that_sorting_would_choose),  cmocka_unit_test(nothing_is_lost),
-        cmocka_unit_test(gaps_are_as_short_as_they_may_be), cmocka_unit_test(all_of_a_piece_may_be_chosen),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

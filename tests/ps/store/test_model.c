@@ -1,16 +1,11 @@
 /* Layout and initial values: names, strides, padding, distributions, and that only (seed, variable, element) matter. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/store/model.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 static struct test_random test_seed;
 
@@ -38,7 +33,6 @@ static float *initial(struct model *model, const struct config_model *config, in
 
 static void layout_names_and_strides(void **state)
 {
-    (void)state;
     struct config_model config = mlp(500);
     struct model model;
     model_layout(&model, &config);
@@ -67,7 +61,6 @@ static void layout_names_and_strides(void **state)
 /* Every element has its own place, rows of a panel follow one another by strides, and nothing overlaps. */
 static void panels_hold_every_element_once(void **state)
 {
-    (void)state;
     for (int round = 0; round < 200; round++) {
         int lanes = 1 << test_random_below(&test_seed, 5), width = 1 + test_random_below(&test_seed, 300);
         struct config_model config = mlp(width);
@@ -115,7 +108,6 @@ static void panels_hold_every_element_once(void **state)
 
 static void padding_is_zero_and_biases_are_init_bias(void **state)
 {
-    (void)state;
     struct config_model config = mlp(37);
     struct model model;
     float *values = initial(&model, &config, 1);
@@ -140,7 +132,6 @@ static void padding_is_zero_and_biases_are_init_bias(void **state)
 /* Element e of a variable has the same value whatever the width of the matrix. */
 static void values_do_not_depend_on_the_layout(void **state)
 {
-    (void)state;
     struct config_model wide = mlp(500), narrow = mlp(7);
     struct model model_wide, model_narrow;
     float *a = initial(&model_wide, &wide, 42);
@@ -187,7 +178,6 @@ static struct moments weights_moments(const struct config_model *config)
 /* Expected values in closed form; the bounds are five standard errors of 392,000 draws. */
 static void distributions_are_tensorflows(void **state)
 {
-    (void)state;
     struct config_model config = mlp(500);
     struct moments m = weights_moments(&config);
     assert_true(fabs(m.mean) < 5 * 0.088 / sqrt(392000.0));
@@ -217,7 +207,6 @@ static void distributions_are_tensorflows(void **state)
  */
 static void truncated_normal_follows_the_distribution_function(void **state)
 {
-    (void)state;
     struct config_model config = mlp(500);
     config.init_stddev = 1.0;
     struct model model;
@@ -267,7 +256,6 @@ static void layers_are_told_in_words(void **state)
                 {",,,", 0},
                 {"7 5,6,2", 0},
                 {"1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", 0}};
-    (void)state;
     for (size_t i = 0; i < sizeof told / sizeof told[0]; i++) {
         struct config_model config = {.hidden = {5, 6}, .hidden_count = 2, .layers = {784, 10}, .layer_count = 2};
         const struct config_model before = config;
@@ -288,7 +276,6 @@ static void layers_are_told_in_words(void **state)
 /* A rollout's config with hidden layers only keeps the inputs and outputs of the running model. */
 static void hidden_layers_go_between_the_ends(void **state)
 {
-    (void)state;
     const struct config_model now = {.layers = {7, 5, 2}, .layer_count = 3, .hidden = {5}, .hidden_count = 1};
     const struct config_model whole = {.layers = {784, 10}, .layer_count = 2, .hidden_count = CONFIG_AUTO};
     const struct config_model then = {.layers = {784, 10}, .layer_count = 2, .hidden = {9, 8}, .hidden_count = 2};

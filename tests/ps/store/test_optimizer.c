@@ -3,14 +3,8 @@
  * schedules.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/config.h"
 #include "base/cpu.h"
@@ -20,6 +14,7 @@
 #include "tests/ps/store/apply.h"
 #include "tests/random.h"
 #include "tests/vectors/optimizer_vectors.h"
+#include "tests/check.h"
 
 enum { WEIGHTS = VECTOR_ROWS * VECTOR_COLS, MAX_N = 200 };
 
@@ -121,9 +116,8 @@ static void run_vector(const struct optimizer_vector *vector, const struct optim
     assert_int_equal(shown, VECTOR_SHOWN);
 }
 
-static void hundred_steps_are_tensorflows(void **state)
+TEST(hundred_steps_are_tensorflows)
 {
-    (void)state;
     const struct optimizer_kernels *kernels[3];
     int count = available_kernels(kernels);
     for (size_t i = 0; i < sizeof optimizer_vectors / sizeof *optimizer_vectors; i++) {
@@ -134,10 +128,9 @@ static void hundred_steps_are_tensorflows(void **state)
 }
 
 /* By default the fastest that this CPU can run. */
-static void kernels_are_those_that_are_wanted(void **state)
+TEST(kernels_are_those_that_are_wanted)
 {
     const struct optimizer_kernels *best = &optimizer_kernels_baseline;
-    (void)state;
 #if defined(__x86_64__)
     const struct cpu_features *cpu = cpu_features_get();
     best = cpu->avx2 ? &optimizer_kernels_avx2 : best;
@@ -149,9 +142,8 @@ static void kernels_are_those_that_are_wanted(void **state)
     assert_ptr_equal(optimizer_kernels_get(CPU_KERNELS_REFERENCE), &optimizer_kernels_baseline);
 }
 
-static void slot_names_are_tensorflows(void **state)
+TEST(slot_names_are_tensorflows)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof optimizer_vectors / sizeof *optimizer_vectors; i++) {
         const struct optimizer_vector *vector = &optimizer_vectors[i];
         int slots = optimizer_slots(vector->config.optimizer);
@@ -224,9 +216,8 @@ static void apply(optimizer_loop loop, const struct update *update, struct array
     loop(update, &rows);
 }
 
-static void every_instruction_set_gives_the_same_bits(void **state)
+TEST(every_instruction_set_gives_the_same_bits)
 {
-    (void)state;
     struct test_random random = test_random_begin("every_instruction_set_gives_the_same_bits");
     const struct optimizer_kernels *kernels[3];
     int count = available_kernels(kernels);
@@ -247,9 +238,8 @@ static void every_instruction_set_gives_the_same_bits(void **state)
 }
 
 /* Ranges beside the given one stay unchanged, and cutting it anywhere changes nothing. */
-static void in_pieces_is_as_whole(void **state)
+TEST(in_pieces_is_as_whole)
 {
-    (void)state;
     struct test_random random = test_random_begin("in_pieces_is_as_whole");
     const struct optimizer_kernels *kernels[3];
     int count = available_kernels(kernels);
@@ -273,9 +263,8 @@ static void in_pieces_is_as_whole(void **state)
     }
 }
 
-static void no_gradient_is_a_gradient_of_zeros(void **state)
+TEST(no_gradient_is_a_gradient_of_zeros)
 {
-    (void)state;
     struct test_random random = test_random_begin("no_gradient_is_a_gradient_of_zeros");
     const struct optimizer_kernels *kernels[3];
     int count = available_kernels(kernels);
@@ -311,9 +300,8 @@ static void no_gradient_is_a_gradient_of_zeros(void **state)
 }
 
 /* Where there is a gradient, they give the same bits as the others. */
-static void lazy_updates_leave_what_has_no_gradient(void **state)
+TEST(lazy_updates_leave_what_has_no_gradient)
 {
-    (void)state;
     struct test_random random = test_random_begin("lazy_updates_leave_what_has_no_gradient");
     const struct optimizer_kernels *kernels[3];
     int count = available_kernels(kernels);
@@ -336,9 +324,8 @@ static void lazy_updates_leave_what_has_no_gradient(void **state)
     }
 }
 
-static void tiny_numbers_become_zero_and_the_threads_mode_stays(void **state)
+TEST(tiny_numbers_become_zero_and_the_threads_mode_stays)
 {
-    (void)state;
     struct config_train config = {
         .optimizer = OPTIMIZER_MOMENTUM, .learning_rate = 0.1, .lr_decay = 1, .momentum = 0.9};
     struct update update;
@@ -358,9 +345,8 @@ static void tiny_numbers_become_zero_and_the_threads_mode_stays(void **state)
     assert_true(tiny * 0.1f > 0.0f);
 }
 
-static void learning_rate_decays_as_exponential_decay(void **state)
+TEST(learning_rate_decays_as_exponential_decay)
 {
-    (void)state;
     struct config_train config = {.learning_rate = 0.8, .lr_decay = 0.99, .lr_decay_steps = 550};
     assert_true(schedule_learning_rate(&config, 0) == 0.8);
     assert_true(fabs(schedule_learning_rate(&config, 275) - 0.8 * sqrt(0.99)) < 1e-15);
@@ -376,9 +362,8 @@ static void learning_rate_decays_as_exponential_decay(void **state)
 /*
  * Apart from the gradient: neither adam's moments nor momentum's accumulator see it, and it follows the learning rate.
  */
-static void weight_decay_is_beside_the_gradient(void **state)
+TEST(weight_decay_is_beside_the_gradient)
 {
-    (void)state;
     static const enum optimizer_kind kinds[] = {OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_ADAM, OPTIMIZER_RMSPROP};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         struct config_train config = {.optimizer = kinds[k],
@@ -407,9 +392,8 @@ static void weight_decay_is_beside_the_gradient(void **state)
     }
 }
 
-static void warm_up_and_cosine(void **state)
+TEST(warm_up_and_cosine)
 {
-    (void)state;
     struct config_train config = {.learning_rate = 0.8, .lr_decay = 1, .lr_warmup_steps = 4};
     assert_true(schedule_learning_rate(&config, 0) == 0.8 / 4);
     assert_true(schedule_learning_rate(&config, 3) == 0.8);
@@ -423,9 +407,8 @@ static void warm_up_and_cosine(void **state)
     assert_true(schedule_learning_rate(&config, 25) > 0.8 * 0.75);
 }
 
-static void averages_have_tensorflows_ramp(void **state)
+TEST(averages_have_tensorflows_ramp)
 {
-    (void)state;
     struct config_train config = {.learning_rate = 0.1, .lr_decay = 1, .ema_decay = 0.99};
     struct update update;
     update_prepare(&update, &config, 0);
@@ -439,19 +422,5 @@ static void averages_have_tensorflows_ramp(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hundred_steps_are_tensorflows),
-        cmocka_unit_test(kernels_are_those_that_are_wanted),
-        cmocka_unit_test(slot_names_are_tensorflows),
-        cmocka_unit_test(every_instruction_set_gives_the_same_bits),
-        cmocka_unit_test(in_pieces_is_as_whole),
-        cmocka_unit_test(no_gradient_is_a_gradient_of_zeros),
-        cmocka_unit_test(lazy_updates_leave_what_has_no_gradient),
-        cmocka_unit_test(tiny_numbers_become_zero_and_the_threads_mode_stays),
-        cmocka_unit_test(learning_rate_decays_as_exponential_decay),
-        cmocka_unit_test(weight_decay_is_beside_the_gradient),
-        cmocka_unit_test(warm_up_and_cosine),
-        cmocka_unit_test(averages_have_tensorflows_ramp),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* Outer optimizers compared with their papers' formulas, in double precision; and their part of a config. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "ps/store/rounds.h"
 #include "ps/store/store.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { ROUNDS = 20 };
 
@@ -63,9 +58,8 @@ static void apply(struct paper *p, enum outer_optimizer kind, double rate, doubl
     }
 }
 
-static void rounds_follow_the_papers(void **state)
+TEST(rounds_follow_the_papers)
 {
-    (void)state;
     struct model model;
     model_layout(&model, &model_config);
     const struct variable *weights = &model.variables[0];
@@ -95,9 +89,8 @@ static void rounds_follow_the_papers(void **state)
 }
 
 /* With rate 1 the new model is the mean of the workers': the average in FedAvg. */
-static void the_average_is_one(void **state)
+TEST(the_average_is_one)
 {
-    (void)state;
     struct config_train train = rounds_of(OUTER_AVERAGE);
     train.outer_learning_rate = 1;
     const struct config_train outer = outer_train(&train);
@@ -114,9 +107,8 @@ static void the_average_is_one(void **state)
     assert_true(fabs((double)parameter - (0.5 + 2 * 0.25 + 3 * 0.125) / 6) < 1e-6);
 }
 
-static void without_rounds_nothing_is_different(void **state)
+TEST(without_rounds_nothing_is_different)
 {
-    (void)state;
     struct config_train train = rounds_of(OUTER_ADAM);
     train.local_steps = 1;
     const struct config_train outer = outer_train(&train);
@@ -127,10 +119,5 @@ static void without_rounds_nothing_is_different(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_follow_the_papers),
-        cmocka_unit_test(the_average_is_one),
-        cmocka_unit_test(without_rounds_nothing_is_different),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,13 +1,7 @@
 /* Placement: invariants of every policy for every model, and TensorFlow's results for some models. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "ps/store/model.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 static struct model lay_out(const int *layers, int count)
 {
@@ -58,9 +52,8 @@ static void check_cover(const struct model *model, enum placement_policy policy,
     assert_int_equal(sum_of_squares, 0);
 }
 
-static void test_every_float_has_one_home(void **state)
+TEST(test_every_float_has_one_home)
 {
-    (void)state;
     struct test_random random = test_random_begin("placement");
     for (int round = 0; round < 200; round++) {
         int layers[CONFIG_MAX_LAYERS];
@@ -92,9 +85,8 @@ static size_t cut_plainly(const struct model *model, int ps, int ps_count)
 }
 
 /* Every member and every version must come to the same result. */
-static void test_ranges_are_cut_at_the_nearest_row(void **state)
+TEST(test_ranges_are_cut_at_the_nearest_row)
 {
-    (void)state;
     struct test_random random = test_random_begin("cuts");
     for (int round = 0; round < 20; round++) {
         const int layers[] = {1 + test_random_below(&random, 30), 1 + test_random_below(&random, 60), 3};
@@ -112,9 +104,8 @@ static void test_ranges_are_cut_at_the_nearest_row(void **state)
     }
 }
 
-static void test_the_first_that_holds_anything(void **state)
+TEST(test_the_first_that_holds_anything)
 {
-    (void)state;
     struct model model = lay_out((const int[]){2, 1}, 2);
     const struct model nothing = {.float_count = 0};
     struct span spans[PLACEMENT_MAX_SPANS];
@@ -126,9 +117,8 @@ static void test_the_first_that_holds_anything(void **state)
     assert_int_equal(placement_first(&nothing, PLACEMENT_RANGES, 3), 0);
 }
 
-static void test_ranges_are_balanced(void **state)
+TEST(test_ranges_are_balanced)
 {
-    (void)state;
     struct model model = lay_out((const int[]){784, 500, 10}, 3);
     for (int ps_count = 1; ps_count <= 8; ps_count++) {
         for (int ps = 0; ps < ps_count; ps++) {
@@ -140,9 +130,8 @@ static void test_ranges_are_balanced(void **state)
     }
 }
 
-static void test_more_ps_than_rows(void **state)
+TEST(test_more_ps_than_rows)
 {
-    (void)state;
     struct model model = lay_out((const int[]){2, 1}, 2);
     int holders = 0;
     for (int ps = 0; ps < 50; ps++) {
@@ -152,9 +141,8 @@ static void test_more_ps_than_rows(void **state)
     assert_int_equal(holders, 3); /* two rows of weights and the bias */
 }
 
-static void test_round_robin_deals_variables(void **state)
+TEST(test_round_robin_deals_variables)
 {
-    (void)state;
     struct model model = lay_out((const int[]){784, 500, 10}, 3);
     struct span spans[PLACEMENT_MAX_SPANS];
     assert_int_equal(placement_spans(&model, PLACEMENT_ROUND_ROBIN, 2, 0, spans), 2); /* both weights */
@@ -165,9 +153,8 @@ static void test_round_robin_deals_variables(void **state)
     assert_int_equal(spans[1].first, model.variables[3].offset);
 }
 
-static void test_greedy_gives_to_the_least_loaded(void **state)
+TEST(test_greedy_gives_to_the_least_loaded)
 {
-    (void)state;
     struct model model = lay_out((const int[]){784, 500, 10}, 3);
     struct span spans[PLACEMENT_MAX_SPANS];
     assert_int_equal(placement_spans(&model, PLACEMENT_GREEDY, 2, 0, spans), 1); /* the large one alone */
@@ -178,14 +165,5 @@ static void test_greedy_gives_to_the_least_loaded(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_float_has_one_home),
-        cmocka_unit_test(test_ranges_are_cut_at_the_nearest_row),
-        cmocka_unit_test(test_the_first_that_holds_anything),
-        cmocka_unit_test(test_ranges_are_balanced),
-        cmocka_unit_test(test_more_ps_than_rows),
-        cmocka_unit_test(test_round_robin_deals_variables),
-        cmocka_unit_test(test_greedy_gives_to_the_least_loaded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* Medians and trimmed means, compared with a sort of each float's values. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/store/rounds.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 enum { MOST = 70, FLOATS = 100 };
 
@@ -50,9 +45,8 @@ static void compare(struct test_random *random, int workers, int cut)
     free(scratch);
 }
 
-static void test_what_is_left_is_the_middle(void **state)
+TEST(test_what_is_left_is_the_middle)
 {
-    (void)state;
     struct test_random random = test_random_begin("robust");
     for (int workers = 1; workers <= MOST; workers++) {
         for (int cut = 0; cut <= (workers - 1) / 2; cut += 1 + workers / 8) {
@@ -61,9 +55,8 @@ static void test_what_is_left_is_the_middle(void **state)
     }
 }
 
-static void test_how_many_are_left_out(void **state)
+TEST(test_how_many_are_left_out)
 {
-    (void)state;
     struct config_train train = {.aggregate = AGGREGATE_MEAN, .trim = 0.1};
     assert_int_equal(robust_cut(&train, 10), -1);
     train.aggregate = AGGREGATE_MEDIAN;
@@ -81,9 +74,8 @@ static void test_how_many_are_left_out(void **state)
 }
 
 /* Fewer than half may send anything. */
-static void test_a_few_who_lie_change_little(void **state)
+TEST(test_a_few_who_lie_change_little)
 {
-    (void)state;
     float values[5][1] = {{0.9f}, {1e38f}, {1.1f}, {-1e38f}, {1.0f}}, out[1];
     const float *pointers[5] = {values[0], values[1], values[2], values[3], values[4]};
     const float scales[5] = {1, 1, 1, 1, 1};
@@ -95,9 +87,8 @@ static void test_a_few_who_lie_change_little(void **state)
     free(scratch);
 }
 
-static void test_long_differences_are_scaled_down(void **state)
+TEST(test_long_differences_are_scaled_down)
 {
-    (void)state;
     const float difference[] = {3, 0, -4};
     const double squares = outer_squares(outer_squares(0, difference, 1), difference + 1, 2);
     assert_float_equal(squares, 25, 0);
@@ -108,11 +99,5 @@ static void test_long_differences_are_scaled_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_left_is_the_middle),
-        cmocka_unit_test(test_how_many_are_left_out),
-        cmocka_unit_test(test_a_few_who_lie_change_little),
-        cmocka_unit_test(test_long_differences_are_scaled_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

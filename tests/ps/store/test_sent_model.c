@@ -1,15 +1,11 @@
 /* Pieces of what workers are sent: afterwards both sides have the same, and invalid ones are refused. */
 #include "ps/store/codec.h"
+#include "tests/check.h"
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/random.h"
 
@@ -37,12 +33,11 @@ static size_t apply(float *known, const uint8_t *bytes, size_t size, size_t n, e
     return took;
 }
 
-static void what_is_left_becomes_less_until_nothing_is(void **state)
+TEST(what_is_left_becomes_less_until_nothing_is)
 {
     enum { MOST = 700 };
     struct test_random random = test_random_begin("sent");
     static uint8_t bytes[LARGEST_ROOM];
-    (void)state;
     for (int round = 0; round < 300; round++) {
         const enum dtype dtype = dtypes[round % DTYPES];
         const size_t n = 1 + (size_t)test_random_below(&random, MOST);
@@ -74,12 +69,11 @@ static void what_is_left_becomes_less_until_nothing_is(void **state)
     }
 }
 
-static void what_is_cut_short_makes_no_sense(void **state)
+TEST(what_is_cut_short_makes_no_sense)
 {
     enum { N = 150 };
     struct test_random random = test_random_begin("sent, cut");
     static uint8_t bytes[LARGEST_ROOM];
-    (void)state;
     for (int round = 0; round < 40; round++) {
         const enum dtype dtype = dtypes[round % DTYPES];
         float known[N] = {0}, left[N], heard[N] = {0};
@@ -99,13 +93,12 @@ static void what_is_cut_short_makes_no_sense(void **state)
     }
 }
 
-static void nonsense_is_refused(void **state)
+TEST(nonsense_is_refused)
 {
     static const uint8_t none[] = {0, 0, 0, 0}, many[] = {3, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0};
     static const uint8_t beyond[] = {1, 0, 1, 0, 9, 0, 0, 0, 0}, gaps[] = {1, 0, 2, 0, 0, 0, 0, 0, 0, 0};
     float known[2] = {1, 2}, scale = -1;
     uint8_t negative[sizeof scale + 2] = {0};
-    (void)state;
     memcpy(negative, &scale, sizeof scale);
     assert_int_equal(sent_model_apply(known, none, sizeof none, 2, DTYPE_LARGEST_FLOAT32), 0);
     assert_int_equal(sent_model_apply(known, many, sizeof many, 2, DTYPE_LARGEST_BFLOAT16), 0);
@@ -137,7 +130,7 @@ static void says(int piece, size_t first, size_t count)
 }
 
 /* A piece begins and ends where blocks rest, or where a span ends, or it is full. Multiples of 127 are exact. */
-static void what_has_not_changed_is_left_out(void **state)
+TEST(what_has_not_changed_is_left_out)
 {
     enum { B = INT8_BLOCK, FIRST = 5 * B + 10, SECOND = 2 * PACKED_FLOATS + 5, ALL = FIRST + SECOND };
     static const struct config_cluster cluster = {.issync = true, .wire_dtype = WIRE_INT8, .wire_top = 1};
@@ -145,7 +138,6 @@ static void what_has_not_changed_is_left_out(void **state)
     static float parameters[ALL], known[ALL], left[ALL];
     static struct sent_packer packer;
     const struct sent_sink sink = {note_piece, NULL};
-    (void)state;
     sent_packer_begin(&packer, &cluster, ALL, left);
     parameters[0] = -0.0f;                           /* is 0 */
     parameters[2 * B - 1] = parameters[2 * B] = 127; /* of two blocks */
@@ -174,7 +166,7 @@ static void what_has_not_changed_is_left_out(void **state)
     }
 }
 
-static void it_is_kept_where_answers_are_packed(void **state)
+TEST(it_is_kept_where_answers_are_packed)
 {
     static const struct {
         bool issync;
@@ -189,7 +181,6 @@ static void it_is_kept_where_answers_are_packed(void **state)
                  {true, WIRE_BFLOAT16, 0.1, true, DTYPE_LARGEST_BFLOAT16},
                  {true, WIRE_INT8, 0.1, true, DTYPE_LARGEST_INT8},
                  {false, WIRE_INT8, 0.1, false, DTYPE_LARGEST_INT8}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct config_cluster cluster = {
             .issync = cases[i].issync, .wire_dtype = cases[i].dtype, .wire_top = cases[i].top};
@@ -200,12 +191,5 @@ static void it_is_kept_where_answers_are_packed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_left_becomes_less_until_nothing_is),
-        cmocka_unit_test(what_is_cut_short_makes_no_sense),
-        cmocka_unit_test(nonsense_is_refused),
-        cmocka_unit_test(what_has_not_changed_is_left_out),
-        cmocka_unit_test(it_is_kept_where_answers_are_packed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

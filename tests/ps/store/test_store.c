@@ -4,17 +4,12 @@
  */
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "ps/store/store.h"
 #include "tests/random.h"
+#include "tests/check.h"
 
 static struct config_model model_config = {.layers = {23, 37, 10},
                                            .layer_count = 3,
@@ -161,9 +156,8 @@ static void create(struct store *store, const struct model *model, const struct 
     }
 }
 
-static void blocks_are_as_the_whole(void **state)
+TEST(blocks_are_as_the_whole)
 {
-    (void)state;
     struct test_random random = test_random_begin("blocks_are_as_the_whole");
     struct model model;
     model_layout(&model, &model_config);
@@ -188,9 +182,8 @@ static void blocks_are_as_the_whole(void **state)
 }
 
 /* A restored store continues with the same bits: what it remembers about rows is computed again. */
-static void a_restored_store_goes_on_as_the_old_one(void **state)
+TEST(a_restored_store_goes_on_as_the_old_one)
 {
-    (void)state;
     struct test_random random = test_random_begin("a_restored_store_goes_on_as_the_old_one");
     struct model model;
     model_layout(&model, &model_config);
@@ -226,9 +219,8 @@ static void a_restored_store_goes_on_as_the_old_one(void **state)
 }
 
 /* Momentum goes on in the one row that ever had a gradient, also where the same row of later variables had none. */
-static void rows_are_remembered_by_variable(void **state)
+TEST(rows_are_remembered_by_variable)
 {
-    (void)state;
     struct model model;
     model_layout(&model, &model_config);
     const struct config_train config = train_config(OPTIMIZER_MOMENTUM);
@@ -281,9 +273,8 @@ static void *apply_half(void *context)
     return NULL;
 }
 
-static void threads_share_rows(void **state)
+TEST(threads_share_rows)
 {
-    (void)state;
     struct test_random random = test_random_begin("threads_share_rows");
     struct model model;
     model_layout(&model, &model_config);
@@ -312,9 +303,8 @@ static void threads_share_rows(void **state)
     free(gradient);
 }
 
-static void memory_is_what_the_header_says(void **state)
+TEST(memory_is_what_the_header_says)
 {
-    (void)state;
     struct model model;
     model_layout(&model, &model_config);
     for (int variant = 0; variant < VARIANTS; variant++) {
@@ -334,9 +324,8 @@ static void memory_is_what_the_header_says(void **state)
     }
 }
 
-static void averages_start_at_the_parameters(void **state)
+TEST(averages_start_at_the_parameters)
 {
-    (void)state;
     struct model model;
     model_layout(&model, &model_config);
     struct config_train config = train_config(20);
@@ -350,10 +339,5 @@ static void averages_start_at_the_parameters(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_as_the_whole),         cmocka_unit_test(a_restored_store_goes_on_as_the_old_one),
-        cmocka_unit_test(rows_are_remembered_by_variable), cmocka_unit_test(threads_share_rows),
-        cmocka_unit_test(memory_is_what_the_header_says),  cmocka_unit_test(averages_start_at_the_parameters),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

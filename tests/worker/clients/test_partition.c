@@ -1,15 +1,10 @@
 /* Every example has one owner, every client has one, and the kinds differ as much as documented. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/random.h"
 #include "worker/clients/partition.h"
+#include "tests/check.h"
 
 enum { EXAMPLES = 6000, CLASSES = 10, MOST = 400 };
 
@@ -55,9 +50,8 @@ static double classes_seen(const struct partition *partition)
     return (double)sum / partition->clients;
 }
 
-static void every_example_has_one_owner(void **state)
+TEST(every_example_has_one_owner)
 {
-    (void)state;
     static const char *const kinds[] = {NULL, "iid", "shards:1", "shards:2", "dirichlet:0.001", "dirichlet:100"};
     struct test_random random = test_random_begin("partition");
     for (int i = 0; i < EXAMPLES; i++) {
@@ -75,9 +69,8 @@ static void every_example_has_one_owner(void **state)
     }
 }
 
-static void kinds_are_as_unlike_as_they_say(void **state)
+TEST(kinds_are_as_unlike_as_they_say)
 {
-    (void)state;
     for (int i = 0; i < EXAMPLES; i++) {
         labels[i] = i % CLASSES;
     }
@@ -98,9 +91,8 @@ static void kinds_are_as_unlike_as_they_say(void **state)
 }
 
 /* As worker_take_share divides them. */
-static void disjoint_parts_are_those_of_workers(void **state)
+TEST(disjoint_parts_are_those_of_workers)
 {
-    (void)state;
     struct partition parts = divide(NULL, 7, 1);
     for (int client = 0; client <= 7; client++) {
         assert_int_equal(parts.first[client], (int64_t)EXAMPLES * client / 7);
@@ -111,9 +103,8 @@ static void disjoint_parts_are_those_of_workers(void **state)
     partition_destroy(&parts);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+TEST(what_makes_no_sense_is_refused)
 {
-    (void)state;
     static const char *const kinds[] = {"", "shards", "shards:0", "shards:1.5", "shards:2x", "dirichlet:-1", "even"};
     const struct config config = {.train.seed = 1};
     struct partition partition;
@@ -133,11 +124,5 @@ static void what_makes_no_sense_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_example_has_one_owner),
-        cmocka_unit_test(kinds_are_as_unlike_as_they_say),
-        cmocka_unit_test(disjoint_parts_are_those_of_workers),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

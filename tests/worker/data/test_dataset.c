@@ -1,20 +1,15 @@
 /* Loading what a config names: which data it reads, what it holds out, and what it refuses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "base/config.h"
 #include "worker/data/dataset.h"
 #include "worker/data/idx.h"
 #include "worker/data/synth.h"
+#include "tests/check.h"
 
 static char folder[64];
 
@@ -55,14 +50,12 @@ static void write_all(void)
 
 static int begin(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/test_dataset_XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
 }
 
 static int end(void **state)
 {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     return system(command);
@@ -109,7 +102,6 @@ static void expect_refused(const char *const *settings, const char *why)
 
 static void test_loads(void **state)
 {
-    (void)state;
     write_all();
     struct config config;
     struct dataset dataset;
@@ -146,7 +138,6 @@ static void test_loads(void **state)
 /* Of 20 images a tenth is 2; of MNIST's 60,000 it would exceed the 5,000 that are enough. */
 static void test_a_tenth_is_held_out(void **state)
 {
-    (void)state;
     static const struct {
         const char *count;
         int held_out;
@@ -173,7 +164,6 @@ static void test_a_tenth_is_held_out(void **state)
 
 static void test_nothing_held_out(void **state)
 {
-    (void)state;
     write_all();
     struct config config;
     struct dataset dataset;
@@ -197,7 +187,6 @@ static void rename_file(const char *from, const char *to)
 
 static void test_names_with_dots(void **state)
 {
-    (void)state;
     write_all();
     rename_file("train-images-idx3-ubyte", "train-images.idx3-ubyte");
     rename_file("t10k-labels-idx1-ubyte", "t10k-labels.idx1-ubyte.gz"); /* plain in spite of its name */
@@ -212,7 +201,6 @@ static void test_names_with_dots(void **state)
 
 static void test_missing_files(void **state)
 {
-    (void)state;
     static const char *const names[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
                                         "t10k-labels-idx1-ubyte"};
     char why[256];
@@ -226,7 +214,6 @@ static void test_missing_files(void **state)
 
 static void test_sources(void **state)
 {
-    (void)state;
     expect_refused(NULL, "--data_dir: /tmp/test_dataset_");
     expect_refused(NULL, " is empty, and has no data set of a known kind: the IDX files of MNIST, a table");
     expect_refused(WITH("data_dir", "/nonexistent"), "--data_dir: there is no folder /nonexistent; name the one");
@@ -239,7 +226,6 @@ static void test_sources(void **state)
 
 static void test_synthetic(void **state)
 {
-    (void)state;
     struct config config;
     struct dataset dataset;
     struct examples test;
@@ -262,7 +248,6 @@ static void test_synthetic(void **state)
 
 static void test_relations(void **state)
 {
-    (void)state;
     write_all();
     expect_refused(WITH("layers", "784,500,3"),
                    "train-images-idx3-ubyte: images of 5x7 = 35 pixels do not fit model.layers, which begins with 784");
@@ -283,7 +268,6 @@ static void test_relations(void **state)
 
 static void test_files_that_do_not_belong_together(void **state)
 {
-    (void)state;
     write_all();
     write_set("other", "train-labels-idx1-ubyte", 19, 3, 0);
     expect_refused(NULL, "train-labels-idx1-ubyte: has 19 labels for the 20 images of");
@@ -308,7 +292,6 @@ static void test_files_that_do_not_belong_together(void **state)
 /* Labels of 32 bits, big-endian; negative and enormous ones are refused. */
 static void test_int32_labels(void **state)
 {
-    (void)state;
     write_all();
     uint8_t header[IDX_MAX_HEADER], labels[80] = {0};
     uint32_t sizes[] = {20};
@@ -333,7 +316,6 @@ static void test_int32_labels(void **state)
 /* [count, pixels] are rows; colours, [count, height, width, 3], are more columns. */
 static void test_other_shapes(void **state)
 {
-    (void)state;
     static const uint32_t shapes[][4] = {{20, 35, 1, 1}, {20, 1, 5, 7}, {20, 5, 1, 7}};
     static const int dimensions[] = {2, 4, 4}, heights[] = {1, 1, 5};
     for (int i = 0; i < 3; i++) {
@@ -356,12 +338,12 @@ static void test_other_shapes(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, begin, end)
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
     const struct CMUnitTest tests[] = {
-        TEST(test_loads),           TEST(test_nothing_held_out), TEST(test_a_tenth_is_held_out),
-        TEST(test_names_with_dots), TEST(test_missing_files),    TEST(test_sources),
-        TEST(test_synthetic),       TEST(test_relations),        TEST(test_files_that_do_not_belong_together),
-        TEST(test_int32_labels),    TEST(test_other_shapes),
+        CASE(test_loads),           CASE(test_nothing_held_out), CASE(test_a_tenth_is_held_out),
+        CASE(test_names_with_dots), CASE(test_missing_files),    CASE(test_sources),
+        CASE(test_synthetic),       CASE(test_relations),        CASE(test_files_that_do_not_belong_together),
+        CASE(test_int32_labels),    CASE(test_other_shapes),
     };
     return cmocka_run_group_tests_name("dataset", tests, NULL, NULL);
 }

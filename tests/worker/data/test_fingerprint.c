@@ -1,14 +1,9 @@
 /* Fingerprints of pictures: what changes them, what does not; and their text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "worker/data/fingerprint.h"
+#include "tests/check.h"
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE };
 
@@ -35,9 +30,8 @@ static bool same(const struct fingerprint *a, const struct fingerprint *b)
 }
 
 /* Small sets are covered to the last pixel. */
-static void test_every_pixel_and_label_of_a_small_set(void **state)
+TEST(test_every_pixel_and_label_of_a_small_set)
 {
-    (void)state;
     struct examples examples = make(2000);
     const struct fingerprint before = fingerprint_of_pictures(&examples, 2000);
     for (int image = 0; image < 2000; image += 37) {
@@ -58,9 +52,8 @@ static void test_every_pixel_and_label_of_a_small_set(void **state)
 }
 
 /* Of a large one every label counts, and enough pixels that a set of other pictures is another one. */
-static void test_a_large_set(void **state)
+TEST(test_a_large_set)
 {
-    (void)state;
     struct examples examples = make(30000);
     const struct fingerprint before = fingerprint_of_pictures(&examples, 30000);
     examples.labels[29999] ^= 1;
@@ -76,9 +69,8 @@ static void test_a_large_set(void **state)
 }
 
 /* A set that streams is compared by what is in memory, with one that does not, too. */
-static void test_a_set_that_streams(void **state)
+TEST(test_a_set_that_streams)
 {
-    (void)state;
     struct examples examples = make(3000);
     const struct fingerprint whole = fingerprint_of_pictures(&examples, 3000);
     examples.count = 1300;
@@ -91,9 +83,8 @@ static void test_a_set_that_streams(void **state)
     examples_free(&examples);
 }
 
-static void test_text(void **state)
+TEST(test_text)
 {
-    (void)state;
     char text[FINGERPRINT_TEXT];
     const struct fingerprint most = {.count = INT64_MAX,
                                      .held_out = INT64_MAX,
@@ -116,11 +107,5 @@ static void test_text(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_pixel_and_label_of_a_small_set),
-        cmocka_unit_test(test_a_large_set),
-        cmocka_unit_test(test_a_set_that_streams),
-        cmocka_unit_test(test_text),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

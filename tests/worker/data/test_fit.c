@@ -1,14 +1,10 @@
 /* Images of other sizes become like MNIST's digits: 20 of 28 high, centred by mass, light on black. */
 #include "worker/data/image.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { SIDE = 28 };
 
@@ -27,9 +23,8 @@ static struct image bar(int width, int height, int left, int top, int bar_width,
     return image;
 }
 
-static void the_same_size_is_taken_as_it_is(void **state)
+TEST(the_same_size_is_taken_as_it_is)
 {
-    (void)state;
     struct error error;
     uint8_t fitted[SIDE * SIDE];
     struct image image = bar(SIDE, SIDE, 0, 0, 3, 5, 200, 10); /* dark on light, in a corner: must stay as it is */
@@ -65,9 +60,8 @@ static void check_bar(struct image *image)
     image_free(image);
 }
 
-static void scaled_and_centred(void **state)
+TEST(scaled_and_centred)
 {
-    (void)state;
     struct image images[] = {
         bar(200, 300, 100, 5, 40, 160, 0, 255), /* large, light on black */
         bar(200, 300, 2, 100, 40, 160, 255, 0), /* dark on white */
@@ -79,9 +73,8 @@ static void scaled_and_centred(void **state)
     }
 }
 
-static void nothing_on_the_paper(void **state)
+TEST(nothing_on_the_paper)
 {
-    (void)state;
     struct error error;
     uint8_t fitted[SIDE * SIDE];
     for (int paper = 0; paper < 256; paper += 255) {
@@ -95,9 +88,8 @@ static void nothing_on_the_paper(void **state)
 }
 
 /* Every size fits into every other, down to one pixel. */
-static void awkward_sizes(void **state)
+TEST(awkward_sizes)
 {
-    (void)state;
     static const int sides[] = {1, 2, 7, 27, 29, 200};
     struct error error;
     uint8_t *fitted = malloc(200 * 200);
@@ -115,9 +107,8 @@ static void awkward_sizes(void **state)
 }
 
 /* What is no digit keeps its place and its colours; a picture of one colour stays of that colour. */
-static void others_are_scaled(void **state)
+TEST(others_are_scaled)
 {
-    (void)state;
     enum { FROM = 64, TO = 16 };
     struct error error;
     uint8_t fitted[TO * TO * IMAGE_RGB];
@@ -140,9 +131,8 @@ static void others_are_scaled(void **state)
     image_free(&image);
 }
 
-static void inputs_of_a_model(void **state)
+TEST(inputs_of_a_model)
 {
-    (void)state;
     assert_int_equal(image_side(784), 28);
     assert_int_equal(image_side(1), 1);
     assert_int_equal(image_side(600), 0);
@@ -151,9 +141,8 @@ static void inputs_of_a_model(void **state)
     assert_true(line.height == 1 && line.width == 600 && line.channels == 1 && !line.digits);
 }
 
-static void sizes_as_text(void **state)
+TEST(sizes_as_text)
 {
-    (void)state;
     static const struct {
         const char *text;
         int height, width;
@@ -174,14 +163,5 @@ static void sizes_as_text(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_size_is_taken_as_it_is),
-        cmocka_unit_test(scaled_and_centred),
-        cmocka_unit_test(nothing_on_the_paper),
-        cmocka_unit_test(awkward_sizes),
-        cmocka_unit_test(others_are_scaled),
-        cmocka_unit_test(inputs_of_a_model),
-        cmocka_unit_test(sizes_as_text),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

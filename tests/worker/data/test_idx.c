@@ -1,19 +1,15 @@
 /* IDX files with every kind of error: each is refused with its cause, before memory is allocated for it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <zlib.h>
 
 #include "tests/random.h"
 #include "worker/data/idx.h"
+#include "tests/check.h"
 
 /* 2 images of 2x3 */
 static const uint8_t good[] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
@@ -86,7 +82,6 @@ static size_t gzip(const uint8_t *bytes, size_t size, uint8_t *packed, size_t ca
 
 static void test_reads(void **state)
 {
-    (void)state;
     uint8_t packed[256];
     expect_good(good, sizeof good);
     expect_good(packed, gzip(good, sizeof good, packed, sizeof packed));
@@ -94,7 +89,6 @@ static void test_reads(void **state)
 
 static void test_bad_headers(void **state)
 {
-    (void)state;
     uint8_t bytes[sizeof good];
     expect_refused("", 0, "ends after 0 of the 4 bytes of its header");
     expect_refused("\0\0\x08", 3, "ends after 3 of the 4 bytes of its header");
@@ -123,7 +117,6 @@ static void test_bad_headers(void **state)
 /* Products that overflow 64 bits, and sizes that only an attacker requests. */
 static void test_huge_promises(void **state)
 {
-    (void)state;
     uint8_t bytes[20 + 8] = {0, 0, 8, 4};
     memset(bytes + 4, 0x7F, 16);
     expect_refused(bytes, sizeof bytes, "its dimensions need more than 64 GiB");
@@ -144,7 +137,6 @@ static void test_huge_promises(void **state)
 
 static void test_every_truncation(void **state)
 {
-    (void)state;
     uint8_t packed[256];
     size_t size = gzip(good, sizeof good, packed, sizeof packed);
     for (size_t cut = 0; cut < sizeof good; cut++) {
@@ -157,7 +149,6 @@ static void test_every_truncation(void **state)
 
 static void test_trailing_bytes(void **state)
 {
-    (void)state;
     uint8_t longer[sizeof good + 1] = {0}, packed[600];
     memcpy(longer, good, sizeof good);
     expect_refused(longer, sizeof longer, "its header promises 28 bytes, but the file has 29");
@@ -174,7 +165,6 @@ static void test_trailing_bytes(void **state)
 
 static void test_gzip_checksum(void **state)
 {
-    (void)state;
     uint8_t packed[256];
     size_t size = gzip(good, sizeof good, packed, sizeof packed);
     packed[size - 8] ^= 1;
@@ -190,7 +180,6 @@ static void test_gzip_checksum(void **state)
 /* Whichever bit flips, the file is refused or its content is unchanged (some bits of gzip mean nothing). */
 static void test_every_flipped_bit_of_gzip(void **state)
 {
-    (void)state;
     uint8_t packed[256];
     size_t size = gzip(good, sizeof good, packed, sizeof packed);
     for (size_t bit = 0; bit < 8 * size; bit++) {
@@ -220,7 +209,6 @@ static void write_file(const char *path, const void *bytes, size_t size)
 /* Files larger than the stream's buffer, read in pieces of many sizes. */
 static void test_large_files(void **state)
 {
-    (void)state;
     struct test_random random = test_random_begin("test_large_files");
     enum { SIZE = 300000 };
     uint8_t *content = malloc(SIZE), *packed = malloc(2 * SIZE), *read = malloc(SIZE + 100);
@@ -259,7 +247,6 @@ static void test_large_files(void **state)
 
 static void test_not_a_file(void **state)
 {
-    (void)state;
     struct stream *stream;
     struct error error;
     assert_false(stream_open_file(&stream, "/nonexistent/images", &error));
@@ -281,7 +268,6 @@ static void test_not_a_file(void **state)
 
 static void test_write_header(void **state)
 {
-    (void)state;
     uint8_t bytes[IDX_MAX_HEADER];
     uint32_t sizes[] = {2, 2, 3};
     assert_int_equal(idx_write_header(bytes, 3, sizes), 16);

@@ -3,15 +3,11 @@
  * tests/test_export.py.
  */
 #include "worker/data/image.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <zlib.h>
 
 #include "tests/random.h"
@@ -38,9 +34,8 @@ static bool decode(struct image *image, const uint8_t *bytes, size_t size, struc
     return done;
 }
 
-static void png_reads_back(void **state)
+TEST(png_reads_back)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     static const int sides[][2] = {{1, 1}, {7, 3}, {28, 28}, {300, 5}};
     for (size_t i = 0; i < 4; i++) {
@@ -66,9 +61,8 @@ static void png_reads_back(void **state)
 }
 
 /* Every truncation and every altered byte is refused, thanks to the CRCs and the size. */
-static void damaged_png_is_refused(void **state)
+TEST(damaged_png_is_refused)
 {
-    (void)state;
     uint8_t pixels[64], *bytes;
     size_t size;
     struct error error;
@@ -119,9 +113,8 @@ static size_t make_png(uint8_t *file, const uint8_t header[13], const uint8_t *r
 }
 
 /* 5x3 of two bits a pixel, interlaced: the passes put each pixel where it belongs. */
-static void interlaced_png(void **state)
+TEST(interlaced_png)
 {
-    (void)state;
     const uint8_t header[13] = {0, 0, 0, 5, 0, 0, 0, 3, 2, 0, 0, 0, 1};
     /* grey levels 0..3 of pixel (x, y): (x + y) % 4. Pass 1: (0,0); 2: (4,0); 4: (2,0); 5: (0,2)(2,2)(4,2);
      * 6: (1,0)(3,0), then y = 2; 7: row 1. */
@@ -146,9 +139,8 @@ static void interlaced_png(void **state)
 }
 
 /* What a header announces is refused before memory is allocated for it. */
-static void impossible_sizes(void **state)
+TEST(impossible_sizes)
 {
-    (void)state;
     const uint8_t rows[4] = {0};
     uint8_t file[1024];
     struct image image;
@@ -184,9 +176,8 @@ static void expect_pixels(const char *text, int width, int height, const uint8_t
     }
 }
 
-static void pnm_as_text_and_bytes(void **state)
+TEST(pnm_as_text_and_bytes)
 {
-    (void)state;
     expect_pixels("P1\n# a comment\n3 2\n101\n0 1 0", 3, 2, (const uint8_t[]){0, 255, 0, 255, 0, 255});
     expect_pixels("P2 2 2 #\n15\n0 15 5 10", 2, 2, (const uint8_t[]){0, 255, 85, 170});
     expect_pixels("P3 1 2 255 255 0 0 0 0 255", 1, 2, (const uint8_t[]){76, 29});
@@ -199,9 +190,8 @@ static void pnm_as_text_and_bytes(void **state)
     assert_false(decode(&image, (const uint8_t *)"P5 99999 99999 255\n", 19, &error));
 }
 
-static void unknown_bytes(void **state)
+TEST(unknown_bytes)
 {
-    (void)state;
     struct image image;
     struct error error;
     assert_false(decode(&image, (const uint8_t *)"plain text", 10, &error));
@@ -211,9 +201,8 @@ static void unknown_bytes(void **state)
 }
 
 /* Formats that are not read are named, and known as pictures. */
-static void foreign_formats(void **state)
+TEST(foreign_formats)
 {
-    (void)state;
     static const struct {
         const char *name, *bytes;
         size_t size;
@@ -235,9 +224,8 @@ static void foreign_formats(void **state)
 }
 
 /* What can't be decoded, as its bytes are too few, takes no memory, whatever size it states. */
-static void cut_pictures_take_no_memory(void **state)
+TEST(cut_pictures_take_no_memory)
 {
-    (void)state;
     static const uint8_t pnm[] = "P5 4096 4096 255\n";
     static const uint8_t bmp[64] = {'B', 'M', [10] = 54, [14] = 40, [18] = 0, 16, [22] = 0, 16, [26] = 1, [28] = 24};
     struct image image;
@@ -251,9 +239,8 @@ static void cut_pictures_take_no_memory(void **state)
 }
 
 /* In colour, and what the head says of it. */
-static void in_colour(void **state)
+TEST(in_colour)
 {
-    (void)state;
     const uint8_t pixels[] = {255, 0, 0, 0, 255, 0, 1, 2, 3, 7, 7, 7};
     const struct image original = {2, 2, IMAGE_RGB, (uint8_t *)(uintptr_t)pixels};
     struct image image;
@@ -276,16 +263,5 @@ static void in_colour(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(png_reads_back),
-        cmocka_unit_test(damaged_png_is_refused),
-        cmocka_unit_test(interlaced_png),
-        cmocka_unit_test(impossible_sizes),
-        cmocka_unit_test(pnm_as_text_and_bytes),
-        cmocka_unit_test(unknown_bytes),
-        cmocka_unit_test(foreign_formats),
-        cmocka_unit_test(in_colour),
-        cmocka_unit_test(cut_pictures_take_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

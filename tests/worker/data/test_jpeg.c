@@ -1,14 +1,10 @@
 /* JPEG files made here by the library's encoder: colours, orientations, progressive ones, damaged and hostile ones. */
 #include "worker/data/image.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include <jpeglib.h>
 
 enum { WIDTH = 24, HEIGHT = 16 };
@@ -121,9 +117,8 @@ static void check_kind(const struct kind *kind, int channels, const uint8_t *cor
     free(file.bytes);
 }
 
-static void colours(void **state)
+TEST(colours)
 {
-    (void)state;
     static const uint8_t red[] = {200, 20, 30}, blue[] = {10, 40, 220}, dark[] = {40, 40, 40},
                          light[] = {210, 210, 210};
     const uint8_t red_grey[] = {75}, blue_grey[] = {51};
@@ -138,16 +133,14 @@ static void colours(void **state)
 }
 
 /* The encoder marks inks as Adobe's programs do, which store them inverted. */
-static void inks(void **state)
+TEST(inks)
 {
-    (void)state;
     const struct kind cmyk = {JCS_CMYK, 4, {255, 0, 255, 255}, {100, 100, 100, 128}, false, 0, false};
     check_kind(&cmyk, 3, (const uint8_t[]){255, 0, 255}, (const uint8_t[]){50, 50, 50});
 }
 
-static void orientations(void **state)
+TEST(orientations)
 {
-    (void)state;
     /* Where the dark quarter lies in the upright picture: right, below. */
     static const bool right[] = {false, false, true, true, false, false, true, true, false};
     static const bool below[] = {false, false, false, true, true, false, false, true, true};
@@ -175,9 +168,8 @@ static void orientations(void **state)
 }
 
 /* Whatever is cut off, the picture is refused, and the head says when it needs more. */
-static void truncated(void **state)
+TEST(truncated)
 {
-    (void)state;
     for (int progressive = 0; progressive < 2; progressive++) {
         const struct kind kind = {JCS_RGB, 3, {200, 20, 30}, {10, 40, 220}, progressive == 1, 6, false};
         struct file file = encode(&kind, WIDTH, HEIGHT);
@@ -197,9 +189,8 @@ static void truncated(void **state)
     }
 }
 
-static void altered(void **state)
+TEST(altered)
 {
-    (void)state;
     const struct kind kind = {JCS_RGB, 3, {200, 20, 30}, {10, 40, 220}, true, 0, false};
     struct file file = encode(&kind, WIDTH, HEIGHT);
     for (unsigned long at = 0; at < file.size; at++) {
@@ -229,9 +220,8 @@ static unsigned long find_marker(const struct file *file, unsigned long from, ui
 }
 
 /* A scan of a few bytes again and again: each would cost as much as a whole one. */
-static void too_many_scans(void **state)
+TEST(too_many_scans)
 {
-    (void)state;
     enum { TIMES = 300 };
     const struct kind kind = {JCS_GRAYSCALE, 1, {10}, {10}, true, 0, false};
     struct file file = encode(&kind, WIDTH, HEIGHT);
@@ -252,9 +242,8 @@ static void too_many_scans(void **state)
     free(file.bytes);
 }
 
-static void too_large(void **state)
+TEST(too_large)
 {
-    (void)state;
     const struct kind kind = {JCS_GRAYSCALE, 1, {10}, {10}, false, 0, false};
     struct file file = encode(&kind, WIDTH, HEIGHT);
     const unsigned long frame = find_marker(&file, 0, 0xC0);
@@ -269,10 +258,5 @@ static void too_large(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(colours),   cmocka_unit_test(inks),    cmocka_unit_test(orientations),
-        cmocka_unit_test(truncated), cmocka_unit_test(altered), cmocka_unit_test(too_many_scans),
-        cmocka_unit_test(too_large),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

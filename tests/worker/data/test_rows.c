@@ -4,20 +4,15 @@
  */
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
-#include <cmocka.h>
-
 #include "base/kernels.h"
 #include "ps/store/store.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/engine.h"
+#include "tests/check.h"
 
 enum { MOST_WIDTH = 2048, MOST_LAYERS = 5 };
 
@@ -398,7 +393,6 @@ static struct naive *far_from_targets(struct fixture *fixture, enum loss_kind lo
 
 static void finite_differences_agree_with_the_naive_gradient(void **state)
 {
-    (void)state;
     for (int l = 0; l < 6; l++) {
         struct fixture fixture;
         struct naive *naive = far_from_targets(&fixture, losses[l]);
@@ -470,7 +464,6 @@ static void check_gradient(struct fixture *fixture, const int32_t *indexes, int 
 
 static void gradients_of_every_loss(void **state)
 {
-    (void)state;
     for (int round = 0; round < 36; round++) {
         struct fixture fixture;
         int32_t indexes[300];
@@ -489,7 +482,6 @@ static void gradients_of_every_loss(void **state)
 
 static void forward_passes_of_rows(void **state)
 {
-    (void)state;
     for (int round = 0; round < 12; round++) {
         struct fixture fixture;
         random_fixture(&fixture, losses[round % 6]);
@@ -532,7 +524,6 @@ static void train_with(struct fixture *fixture, int threads, float *parameters)
 
 static void rows_train_alike_at_any_number_of_threads(void **state)
 {
-    (void)state;
     int moved = 0;
     for (int round = 0; round < 12; round++) {
         struct fixture fixture;
@@ -559,7 +550,6 @@ static void rows_train_alike_at_any_number_of_threads(void **state)
 /* What takes part in no batch is untouched: weights of categories that never occur stay as they were. */
 static void a_category_that_never_occurs_stays_as_it_is(void **state)
 {
-    (void)state;
     struct fixture fixture;
     const int layers[] = {3 + 100000, 8, 1};
     setup(&fixture, LOSS_MSE, layers, 3, 50);

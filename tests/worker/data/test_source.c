@@ -1,14 +1,9 @@
 /* Blocks: split where they are large, shared out to the last example, in a new order every epoch. */
 #include "worker/data/source.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/random.h"
 
@@ -16,7 +11,6 @@ enum { FILES = 3, BLOCKS = 200 };
 
 static void begins_another_block_where_one_is_large(void **state)
 {
-    (void)state;
     struct blocks blocks = {.items = NULL};
     int open[2] = {-1, -1};
     for (uint64_t i = 0; i < 1000; i++) { /* two files in turn, of records of 1 and 4 KiB */

@@ -3,17 +3,12 @@
  * source: example i has label i, and its pixels say so too.
  */
 #include "worker/data/batch_source.h"
+#include "tests/check.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 enum { SIDE = 3, PIXELS = SIDE * SIDE, BATCH = 10, MOST = 2000, OF_BLOCK = 37 };
 
@@ -105,9 +100,8 @@ static void draw(struct fixture *fixture, uint32_t task, int64_t step)
     }
 }
 
-static void every_example_once_an_epoch(void **state)
+TEST(every_example_once_an_epoch)
 {
-    (void)state;
     static const int cases[][2] = {{1, 50},    {9, 50},     {10, 1},     {500, 100},
                                    {501, 100}, {1003, 250}, {1003, 255}, {777, 5000}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -138,9 +132,8 @@ static void every_example_once_an_epoch(void **state)
 }
 
 /* What a resumed run does, and a worker that joins late; also backwards, and the same step again. */
-static void a_jump_gives_what_going_there_gives(void **state)
+TEST(a_jump_gives_what_going_there_gives)
 {
-    (void)state;
     enum { STEPS = 260 };
     static int32_t labels[STEPS][BATCH];
     static const int64_t jumps[] = {0, 259, 3, 3, 130, 131, 99, 100, 101, 50, 258, 7};
@@ -163,9 +156,8 @@ static void a_jump_gives_what_going_there_gives(void **state)
 }
 
 /* A window's examples come from all over the set, and a batch's from all over its window. */
-static void mixes_what_lies_together(void **state)
+TEST(mixes_what_lies_together)
 {
-    (void)state;
     struct fixture fixture = make(2000, 500, MOST, 0);
     int blocks[2000 / OF_BLOCK + 1] = {0}, different = 0;
     double sum = 0;
@@ -190,9 +182,8 @@ static void mixes_what_lies_together(void **state)
     streaming_destroy(fixture.streaming);
 }
 
-static void tasks_and_shares_differ(void **state)
+TEST(tasks_and_shares_differ)
 {
-    (void)state;
     struct fixture fixture = make(1000, 200, MOST, 0);
     draw(&fixture, 0, 0);
     int32_t labels[BATCH];
@@ -217,9 +208,8 @@ static void tasks_and_shares_differ(void **state)
     streaming_destroy(fixture.streaming);
 }
 
-static void a_failure_is_for_good(void **state)
+TEST(a_failure_is_for_good)
 {
-    (void)state;
     struct fixture fixture = make(1000, 100, 900, 0);
     int64_t step = 0;
     while (step < 100 && try_to_draw(&fixture, 0, step)) {
@@ -243,9 +233,8 @@ static void *draw_many(void *context)
     return NULL;
 }
 
-static void two_may_draw_from_one_lane(void **state)
+TEST(two_may_draw_from_one_lane)
 {
-    (void)state;
     struct fixture fixture = make(2000, 100, MOST, 50), other = fixture;
     pthread_t thread;
     void *failed;
@@ -261,14 +250,13 @@ static struct sampler sampler_of(uint32_t task, int examples)
     return (struct sampler){.seed = 7, .task = task, .examples = (uint32_t)examples, .batch_size = BATCH};
 }
 
-static void a_source_of_what_is_in_memory(void **state)
+TEST(a_source_of_what_is_in_memory)
 {
     const struct examples examples = {.count = 3 * BATCH - 1};
     const struct sampler first = sampler_of(3, examples.count);
     struct batch_source source;
     struct batch batch;
     struct error error;
-    (void)state;
     assert_true(batch_source_create(&source, &examples, NULL, &first, &error));
     for (uint32_t task = 3; task < 5; task++) {
         for (int64_t step = 0; step < 6; step++) {
@@ -287,7 +275,7 @@ static void a_source_of_what_is_in_memory(void **state)
     batch_source_destroy(&source);
 }
 
-static void a_source_of_what_streams(void **state)
+TEST(a_source_of_what_streams)
 {
     enum { EXAMPLES = 203, BROKEN = 150 };
     const struct sampler sampler = sampler_of(0, EXAMPLES);
@@ -295,7 +283,6 @@ static void a_source_of_what_streams(void **state)
     struct batch_source source;
     struct batch batch;
     struct error error;
-    (void)state;
     assert_true(batch_source_create(&source, NULL, fixture.streaming, &sampler, &error));
     for (int64_t step = 18; step < 22; step++) { /* the last batch of an epoch is short */
         draw(&fixture, 2, step);
@@ -320,11 +307,5 @@ static void a_source_of_what_streams(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_example_once_an_epoch),   cmocka_unit_test(a_jump_gives_what_going_there_gives),
-        cmocka_unit_test(mixes_what_lies_together),      cmocka_unit_test(tasks_and_shares_differ),
-        cmocka_unit_test(a_failure_is_for_good),         cmocka_unit_test(two_may_draw_from_one_lane),
-        cmocka_unit_test(a_source_of_what_is_in_memory), cmocka_unit_test(a_source_of_what_streams),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* The program's own digits: the same everywhere, different in each image, as sparse as MNIST. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "worker/data/synth.h"
+#include "tests/check.h"
 
 enum { COUNT = 2000 };
 
@@ -23,7 +18,6 @@ static void fill(uint64_t seed, enum synth_split split, int threads, uint8_t (*t
 
 static void test_same_for_any_number_of_threads(void **state)
 {
-    (void)state;
     fill(7, SYNTH_TRAIN, 1, images, labels);
     fill(7, SYNTH_TRAIN, 3, other, other_labels);
     assert_memory_equal(images, other, sizeof images);
@@ -46,7 +40,6 @@ static int equal_images(void)
 
 static void test_splits_and_seeds_differ(void **state)
 {
-    (void)state;
     fill(7, SYNTH_TRAIN, 2, images, labels);
     fill(7, SYNTH_TEST, 2, other, other_labels);
     assert_int_equal(equal_images(), 0);
@@ -60,7 +53,6 @@ static void test_splits_and_seeds_differ(void **state)
 
 static void test_classes_and_sparsity(void **state)
 {
-    (void)state;
     fill(3, SYNTH_TRAIN, 2, images, labels);
     int per_class[SYNTH_CLASSES] = {0};
     double zeros = 0, sum = 0;
@@ -84,7 +76,6 @@ static void test_classes_and_sparsity(void **state)
 /* The ink of every digit, including its soft edge, stays near the middle: the border cuts off almost nothing. */
 static void test_digits_fit(void **state)
 {
-    (void)state;
     fill(4, SYNTH_TRAIN, 2, images, labels);
     int touching = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -101,7 +92,6 @@ static void test_digits_fit(void **state)
 /* Changing these pixels changes what everybody trains on by default, and the published results. */
 static void test_known_image(void **state)
 {
-    (void)state;
     uint32_t hash = 2166136261u; /* FNV-1a */
     fill(1, SYNTH_TRAIN, 2, images, labels);
     for (int i = 0; i < COUNT; i++) {
@@ -117,7 +107,6 @@ static void test_known_image(void **state)
 
 static void test_glyphs_are_well_formed(void **state)
 {
-    (void)state;
     for (int digit = 0; digit < 10; digit++) {
         int weight = 0;
         for (int s = 0; s < GLYPH_MAX_STYLES && glyphs[digit][s].weight > 0; s++) {

@@ -1,14 +1,10 @@
 /* Evaluation with an engine whose answers are in the images. */
 #include "worker/evaluation/evaluate.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 enum { CLASSES = 5, PIXELS = 2 };
 
@@ -49,9 +45,8 @@ static struct examples make_examples(uint8_t *images, int32_t *labels, int count
         .images = images, .labels = labels, .count = count, .height = 1, .width = PIXELS, .classes = CLASSES};
 }
 
-static void counts_and_losses(void **state)
+TEST(counts_and_losses)
 {
-    (void)state;
     uint8_t images[] = {0, 3, 1, 3, 2, 3, 2, 3, 0, 3, 4, 3};
     int32_t labels[] = {0, 1, 2, 3, 3, 4};
     struct examples examples = make_examples(images, labels, 6);
@@ -75,9 +70,8 @@ static void counts_and_losses(void **state)
     evaluation_destroy(&evaluation);
 }
 
-static void worst_pairs_come_first(void **state)
+TEST(worst_pairs_come_first)
 {
-    (void)state;
     struct evaluation evaluation;
     struct confused_pair pairs[3];
     create(&evaluation, CLASSES);
@@ -94,9 +88,8 @@ static void worst_pairs_come_first(void **state)
     evaluation_destroy(&evaluation);
 }
 
-static void many_images_come_in_chunks(void **state)
+TEST(many_images_come_in_chunks)
 {
-    (void)state;
     enum { COUNT = 5003 };
     uint8_t *images = calloc(COUNT, PIXELS);
     int32_t *labels = calloc(COUNT, sizeof *labels);
@@ -126,9 +119,8 @@ static void many_images_come_in_chunks(void **state)
     free(labels);
 }
 
-static void a_nan_shows_in_the_loss(void **state)
+TEST(a_nan_shows_in_the_loss)
 {
-    (void)state;
     struct evaluation evaluation;
     struct error error;
     int32_t labels[] = {0, 0};
@@ -143,9 +135,8 @@ static void a_nan_shows_in_the_loss(void **state)
     evaluation_destroy(&evaluation);
 }
 
-static void a_failing_engine_fails_it(void **state)
+TEST(a_failing_engine_fails_it)
 {
-    (void)state;
     uint8_t images[] = {0, 3};
     int32_t labels[] = {0};
     struct examples examples = make_examples(images, labels, 1);
@@ -161,10 +152,5 @@ static void a_failing_engine_fails_it(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_and_losses),          cmocka_unit_test(worst_pairs_come_first),
-        cmocka_unit_test(many_images_come_in_chunks), cmocka_unit_test(a_nan_shows_in_the_loss),
-        cmocka_unit_test(a_failing_engine_fails_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,17 +1,12 @@
 /* A checkpoint's kept rows: engines give its answers, whatever the network, and another model does not. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
-#include <cmocka.h>
-
 #include "tests/worker/network.h"
 #include "worker/evaluation/kept_rows.h"
+#include "tests/check.h"
 
 enum { ROWS = 6 };
 

@@ -1,18 +1,13 @@
 /* Metrics compared with scikit-learn's, and evaluations of tables based on them. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
-#include <cmocka.h>
-
 #include "tests/random.h"
 #include "tests/vectors/metrics_vectors.h"
 #include "tests/worker/values_engine.h"
 #include "worker/evaluation/evaluate.h"
 #include "worker/evaluation/metrics.h"
+#include "tests/check.h"
 
 enum { MOST = 400 };
 
@@ -46,9 +41,8 @@ static int make_scored(struct scored *scored, int count)
     return count;
 }
 
-static void ranks(void **state)
+TEST(ranks)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof of_scores / sizeof of_scores[0]; i++) {
         struct scored scored[MOST];
         int count = make_scored(scored, of_scores[i].count);
@@ -62,9 +56,8 @@ static void ranks(void **state)
 }
 
 /* Compared with a comparison sort: scores of every size and sign, distinct or many alike. */
-static void any_scores_are_sorted(void **state)
+TEST(any_scores_are_sorted)
 {
-    (void)state;
     struct test_random random = test_random_begin("any_scores_are_sorted");
     for (int round = 0; round < 300; round++) {
         struct scored scored[MOST];
@@ -84,9 +77,8 @@ static void any_scores_are_sorted(void **state)
     }
 }
 
-static void labels(void **state)
+TEST(labels)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof of_labels / sizeof of_labels[0]; i++) {
         int label[MOST], predicted[MOST], agree[MOST], count = of_labels[i].count, classes = of_labels[i].classes;
         int64_t confusions[7 * 7] = {0};
@@ -105,9 +97,8 @@ static void labels(void **state)
     }
 }
 
-static void numbers(void **state)
+TEST(numbers)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof of_numbers / sizeof of_numbers[0]; i++) {
         int target[MOST], predicted[MOST], count = of_numbers[i].count;
         struct regression regression = {0};
@@ -125,9 +116,8 @@ static void numbers(void **state)
 }
 
 /* No threshold does better than the chosen one. */
-static void the_best_threshold(void **state)
+TEST(the_best_threshold)
 {
-    (void)state;
     struct scored scored[MOST];
     struct pr_point point;
     double f1;
@@ -149,9 +139,8 @@ static void the_best_threshold(void **state)
  * For every metric by which a threshold is chosen: none of a thousand others does better, nor does predicting no
  * always.
  */
-static void the_best_threshold_of_each_metric(void **state)
+TEST(the_best_threshold_of_each_metric)
 {
-    (void)state;
     static const enum metric kinds[] = {METRIC_ACCURACY, METRIC_BALANCED_ACCURACY, METRIC_MCC, METRIC_F1};
     struct scored scored[MOST];
     int count = make_scored(scored, MOST);
@@ -183,9 +172,8 @@ static void the_best_threshold_of_each_metric(void **state)
     assert_true(metrics_best_threshold(wrong, 2, METRIC_ACCURACY, &best) > 0.9 && best == 1);
 }
 
-static void quantiles(void **state)
+TEST(quantiles)
 {
-    (void)state;
     double values[] = {4, 1, 3, 2, 10};
     assert_equal(3, metrics_quantile(values, 5, 0.5));
     assert_equal(4 + 0.6 * 6, metrics_quantile(values, 5, 0.9)); /* numpy.quantile([1, 2, 3, 4, 10], 0.9) */
@@ -206,9 +194,8 @@ static void run(struct evaluation *evaluation, const struct config_train *train,
     assert_true(evaluate(evaluation, &values_engine, false, examples, &error));
 }
 
-static void two_classes_by_softmax_or_sigmoid(void **state)
+TEST(two_classes_by_softmax_or_sigmoid)
 {
-    (void)state;
     const struct config_train softmax = {.loss = LOSS_AUTO, .threshold = CONFIG_AUTO},
                               sigmoid = {.loss = LOSS_SIGMOID, .threshold = CONFIG_AUTO};
     float z[] = {-2, 1, 0.5f, 3, -0.25f}, both[10], wanted[] = {0, 1, 0, 1, 1};
@@ -249,9 +236,8 @@ static void two_classes_by_softmax_or_sigmoid(void **state)
 }
 
 /* Numbers are measured in the table's units, the loss in the model's. */
-static void numbers_in_their_own_units(void **state)
+TEST(numbers_in_their_own_units)
 {
-    (void)state;
     const struct config_train train = {.loss = LOSS_MSE, .quantile = 0.5};
     float outputs[] = {0, 1, -1, 0.5f}, wanted[] = {1, 1, -1, -0.5f};
     double means[] = {100, 0}, scales[] = {10, 2};
@@ -275,16 +261,5 @@ static void numbers_in_their_own_units(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks),
-        cmocka_unit_test(any_scores_are_sorted),
-        cmocka_unit_test(labels),
-        cmocka_unit_test(numbers),
-        cmocka_unit_test(the_best_threshold),
-        cmocka_unit_test(the_best_threshold_of_each_metric),
-        cmocka_unit_test(quantiles),
-        cmocka_unit_test(two_classes_by_softmax_or_sigmoid),
-        cmocka_unit_test(numbers_in_their_own_units),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

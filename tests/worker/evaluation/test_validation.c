@@ -1,17 +1,12 @@
 /* Evaluations of parts of the rows, merged, compared with one of all rows. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
-#include <cmocka.h>
-
 #include "tests/random.h"
 #include "tests/worker/values_engine.h"
 #include "worker/evaluation/validation.h"
+#include "tests/check.h"
 
 enum { ROWS = 600, PARTS = 5, MOST_OUTPUTS = 4 };
 
@@ -135,7 +130,6 @@ static void merge(const struct config_train *train, int outputs, int targets)
 
 static void merged_parts_are_the_whole(void **state)
 {
-    (void)state;
     const struct config_train classes = {.loss = LOSS_AUTO}, sigmoid = {.loss = LOSS_SIGMOID},
                               numbers = {.loss = LOSS_MSE, .quantile = 0.3};
     merge(&classes, 2, 0);
@@ -149,7 +143,6 @@ static void merged_parts_are_the_whole(void **state)
 /* Foreign bytes, truncated or changed: they are refused, or they are other counts; never half of them are added. */
 static void damaged_bytes_add_nothing(void **state)
 {
-    (void)state;
     const struct config_train train = {.loss = LOSS_AUTO};
     struct evaluation part, merged;
     struct error error;
@@ -185,7 +178,6 @@ static void damaged_bytes_add_nothing(void **state)
 
 static void a_bin_is_a_sixteenth_of_a_logit(void **state)
 {
-    (void)state;
     assert_int_equal(metrics_bin(0), 0);
     assert_int_equal(metrics_bin(1), METRICS_BINS - 1);
     assert_int_equal(metrics_bin(0.5), METRICS_BINS / 2);

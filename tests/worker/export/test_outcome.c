@@ -1,15 +1,10 @@
 /* What outputs mean, by the formulas, for each task; and decisions by the threshold that a checkpoint contains. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "worker/data/table/schema.h"
 #include "worker/export/outcome.h"
+#include "tests/check.h"
 
 static void make(struct trained *trained, struct schema *schema, enum schema_task task, int units, double threshold)
 {
@@ -20,14 +15,13 @@ static void make(struct trained *trained, struct schema *schema, enum schema_tas
     trained->model.widths[1] = units;
 }
 
-static void test_classes(void **state)
+TEST(test_classes)
 {
     struct trained trained;
     struct schema schema;
     struct outcome outcome;
     const float outputs[] = {9, 9, 9, 0, 1, 2};
     char name[OUTCOME_NAME];
-    (void)state;
     make(&trained, &schema, TASK_CLASS, 3, NAN);
     assert_true(outcome_create(&outcome, &trained));
     outcome_find(&trained, outputs, NULL, 1, &outcome);
@@ -45,13 +39,12 @@ static void test_classes(void **state)
     assert_string_equal(outcome_kind_name(&trained), "probabilities");
 }
 
-static void test_the_threshold_decides_between_two(void **state)
+TEST(test_the_threshold_decides_between_two)
 {
     struct trained trained;
     struct schema schema;
     struct outcome outcome;
     const float outputs[] = {0, -1};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         make(&trained, &schema, TASK_CLASS, 2, i == 0 ? (double)NAN : i == 1 ? 0.2 : 0.3);
         assert_true(outcome_create(&outcome, &trained));
@@ -61,13 +54,12 @@ static void test_the_threshold_decides_between_two(void **state)
     }
 }
 
-static void test_flags(void **state)
+TEST(test_flags)
 {
     struct trained trained;
     struct schema schema;
     struct outcome outcome;
     const float outputs[] = {0, -1};
-    (void)state;
     make(&trained, &schema, TASK_FLAGS, 2, 0.1); /* a choice among several has no threshold */
     assert_true(outcome_create(&outcome, &trained));
     outcome_find(&trained, outputs, NULL, 0, &outcome);
@@ -81,13 +73,12 @@ static void test_flags(void **state)
     outcome_free(&outcome);
 }
 
-static void test_numbers_and_errors(void **state)
+TEST(test_numbers_and_errors)
 {
     struct trained trained;
     struct schema schema;
     struct outcome outcome;
     const float outputs[] = {2, 4}, wanted[] = {1, 1};
-    (void)state;
     make(&trained, &schema, TASK_NUMBERS, 2, NAN);
     assert_true(outcome_create(&outcome, &trained));
     outcome_find(&trained, outputs, NULL, 0, &outcome);
@@ -105,11 +96,5 @@ static void test_numbers_and_errors(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_the_threshold_decides_between_two),
-        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_numbers_and_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,15 +3,12 @@
  * fails at any point leaves behind, must be bit for bit what the CPU engine computes alone.
  */
 #include "worker/gpu/engine.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "base/log.h"
 #include "ps/store/store.h"
@@ -148,7 +145,6 @@ static const char *description(struct fixture *fixture)
 
 static void computes_what_the_cpu_computes(void **state)
 {
-    (void)state;
     for (int optimizer = 0; optimizer < OPTIMIZER_KINDS; optimizer++) {
         struct fixture fixture;
         make(&fixture, (enum optimizer_kind)optimizer);
@@ -165,7 +161,6 @@ static void computes_what_the_cpu_computes(void **state)
 
 static void many_steps_are_several_commands(void **state)
 {
-    (void)state;
     struct fixture fixture;
     make(&fixture, OPTIMIZER_SGD);
     fixture.config.train.micro_batches = 1;
@@ -179,7 +174,6 @@ static void many_steps_are_several_commands(void **state)
 /* Parts of a vector that were written are there at the next step, whatever was trained in between. */
 static void writes_are_seen(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error;
     float values[40];
@@ -236,7 +230,6 @@ static bool hangs(const char *fault)
 
 static void gradients_are_the_same(void **state)
 {
-    (void)state;
     static const char *const faults[] = {"none", "die step 0", "fail step 0", "lose step 0", "hang step 0"};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         struct fixture fixture;
@@ -255,7 +248,6 @@ static void gradients_are_the_same(void **state)
 
 static void forward_is_the_same(void **state)
 {
-    (void)state;
     enum { COUNT = 2500 };
     struct fixture fixture;
     struct error error;
@@ -297,7 +289,6 @@ static void make_rows(struct fixture *fixture)
 
 static void rows_of_a_table_are_trained_on_too(void **state)
 {
-    (void)state;
     static const char *const faults[] = {"none", "die train 5", "lose step 12", "die forward 8"};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         struct fixture fixture;
@@ -325,7 +316,6 @@ static void rows_of_a_table_are_trained_on_too(void **state)
 /* Wherever and however it fails: nothing is lost, nothing trained twice. */
 static void the_cpu_takes_over(void **state)
 {
-    (void)state;
     static const char *const faults[] = {"die train 0",   "die train 13", "hang train 13", "lose train 30",
                                          "fail train 25", "die read 14",  "lose read 22",  "die write 14"};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -348,7 +338,6 @@ static void the_cpu_takes_over(void **state)
 
 static void without_soft_placement_it_ends(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error;
     struct train_result result;
@@ -365,7 +354,6 @@ static void without_soft_placement_it_ends(void **state)
 
 static void a_loss_that_is_not_finite_is_told(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error;
     struct train_result result;
@@ -383,7 +371,6 @@ static void a_loss_that_is_not_finite_is_told(void **state)
 
 static void what_is_not_there_is_a_clause(void **state)
 {
-    (void)state;
     struct fixture fixture;
     struct error error;
     make(&fixture, OPTIMIZER_SGD);

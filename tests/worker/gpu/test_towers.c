@@ -2,14 +2,11 @@
  * CPU towers, which are always available: whatever their number, the bits are those of one engine with micro-batches.
  */
 #include "worker/gpu/engine.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "ps/store/store.h"
 #include "tests/worker/network.h"
@@ -84,9 +81,8 @@ static void train_both(struct fixture *fixture, int64_t n)
     assert_true(fabs(towers.loss_sum - one.loss_sum) < 1e-9 * fabs(one.loss_sum));
 }
 
-static void any_number_of_towers_gives_the_same_bits(void **state)
+TEST(any_number_of_towers_gives_the_same_bits)
 {
-    (void)state;
     static char names[][24] = {"cpu", "cpu,cpu", "cpu, cpu,cpu", "cpu,cpu,cpu,cpu,cpu,cpu"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fixture fixture;
@@ -118,9 +114,8 @@ static void any_number_of_towers_gives_the_same_bits(void **state)
 }
 
 /* A worker's batch is divided; each share's sum is weighted by its images. */
-static void a_batch_is_shared_out(void **state)
+TEST(a_batch_is_shared_out)
 {
-    (void)state;
     static char names[] = "cpu,cpu,cpu";
     struct fixture fixture;
     make(&fixture, names, 3);
@@ -154,9 +149,8 @@ static void a_batch_is_shared_out(void **state)
     end(&fixture);
 }
 
-static void a_loss_that_is_not_finite_stops_it(void **state)
+TEST(a_loss_that_is_not_finite_stops_it)
 {
-    (void)state;
     static char names[] = "cpu,cpu";
     struct fixture fixture;
     struct error error;
@@ -184,9 +178,8 @@ static void refuse(char *towers, const char *why)
     end(&fixture);
 }
 
-static void what_makes_no_sense_is_refused(void **state)
+TEST(what_makes_no_sense_is_refused)
 {
-    (void)state;
     char two[] = "cpu,cpu", other[] = "cpu,tpu:0,cpu", more[] = "gpu:0x,cpu,cpu", none[] = "";
     refuse(none, "train.towers: no device");
     refuse(two, "train.towers: 2 devices cannot share micro_batches=3 evenly; use --micro_batches=2");
@@ -196,11 +189,5 @@ static void what_makes_no_sense_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_number_of_towers_gives_the_same_bits),
-        cmocka_unit_test(a_batch_is_shared_out),
-        cmocka_unit_test(a_loss_that_is_not_finite_stops_it),
-        cmocka_unit_test(what_makes_no_sense_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -14,25 +14,22 @@
 #include "base/log.h"
 #include "base/random/sampler.h"
 #include "net/bytes.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 #include "worker/data/streaming.h"
 #include "worker/data/table/schema.h"
-#include "worker/remote/batch_fetcher.h"
-#include "worker/remote/data_server.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/batches.h"
+#include "worker/remote/exchange/requests.h"
+#define OWN_CLOCK_WITHOUT_WAITS
+#include "tests/own_clock.h"
 
 enum { PIXELS = 6, CLASSES = 3, IMAGES = 30, BATCH = 4 };
 
 static _Atomic(double) jumped_s;
 
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
-    return __real_clock_monotonic_s() + atomic_load(&jumped_s);
+    return system_clock_s() + atomic_load(&jumped_s);
 }
 
 /*
@@ -41,17 +38,14 @@ double __wrap_clock_monotonic_s(void)
  */
 static atomic_bool without_looks;
 
-int __real_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
-
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
     struct timespec later = *until;
     if (!atomic_load(&without_looks)) {
-        return __real_pthread_cond_timedwait(condition, mutex, until);
+        return own_clock_wait(condition, mutex, until);
     }
     later.tv_sec += 60;
-    const int result = __real_pthread_cond_timedwait(condition, mutex, &later);
+    const int result = own_clock_wait(condition, mutex, &later);
     if (result == ETIMEDOUT) {
         fprintf(stderr, "somebody was not told\n");
         abort();

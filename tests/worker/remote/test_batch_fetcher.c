@@ -1,14 +1,13 @@
 /* How a worker handles batches that are late, missing, or invalid: the chief is the test's own server. */
 #include "tests/worker/remote/fetching.h"
+#include "tests/check.h"
+#include "tests/system.h"
 
 static bool has_no_thread;
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
-    return has_no_thread ? EAGAIN : __real_pthread_create(thread, attributes, run, context);
+    return has_no_thread ? EAGAIN : SYSTEM(pthread_create)(thread, attributes, run, context);
 }
 
 /* --- A server of the test's own --- */
@@ -144,9 +143,8 @@ static void take_of_fake(int64_t number)
 }
 
 /* Six ahead at most, three at a time; a number out of sequence starts over. */
-static void how_far_ahead(void **state)
+TEST(how_far_ahead)
 {
-    (void)state;
     begin_faked();
     start_fake();
     ask();
@@ -174,9 +172,8 @@ static void how_far_ahead(void **state)
 }
 
 /* Whatever fails on a connection, another one brings the wanted batch. */
-static void nonsense(void **state)
+TEST(nonsense)
 {
-    (void)state;
     begin_faked();
     start_fake();
     misbehave(0, (struct manner){.answers_pong = true});
@@ -209,12 +206,11 @@ static void nonsense(void **state)
 }
 
 /* Batches with more images than the images are wide fit on both sides. */
-static void long_batches(void **state)
+TEST(long_batches)
 {
     struct batch_fetcher_facts facts;
     struct batch batch;
     struct error error;
-    (void)state;
     batch_size = "30";
     begin_served("2");
     create_fetcher();
@@ -237,12 +233,11 @@ static void long_batches(void **state)
 }
 
 /* A refusal is final; given_up ends a wait, and a wait is logged. */
-static void no_batches(void **state)
+TEST(no_batches)
 {
     struct batch_fetcher_facts facts;
     struct batch batch;
     struct error error;
-    (void)state;
     begin_faked();
     atomic_store(&fake.member.refusal, REFUSAL_MEMBER);
     start_fake();
@@ -273,11 +268,10 @@ static void no_batches(void **state)
 }
 
 /* Without a thread that fetches there is nothing to wait for. */
-static void no_thread(void **state)
+TEST(no_thread)
 {
     struct batch_fetcher_facts facts;
     struct error error;
-    (void)state;
     begin_faked();
     start_fake();
     has_no_thread = true;
@@ -301,11 +295,10 @@ static void *jump(void *context)
 }
 
 /* A long wait is logged, once in ten seconds. */
-static void long_waits_are_told(void **state)
+TEST(long_waits_are_told)
 {
     static char words[] = " to send batch 0, 1";
     pthread_t thread;
-    (void)state;
     begin_faked();
     start_fake();
     ask();
@@ -319,9 +312,5 @@ static void long_waits_are_told(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(how_far_ahead), cmocka_unit_test(nonsense),  cmocka_unit_test(long_batches),
-        cmocka_unit_test(no_batches),    cmocka_unit_test(no_thread), cmocka_unit_test(long_waits_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

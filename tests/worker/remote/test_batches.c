@@ -1,5 +1,6 @@
 /* The chief's batches are those that the worker would have drawn, from memory, files, or rows. */
 #include "tests/worker/remote/fetching.h"
+#include "tests/check.h"
 
 #include <fcntl.h>
 
@@ -46,11 +47,10 @@ static void take(int64_t number)
 }
 
 /* In order and out of order, including short ones at the end of an epoch. */
-static void batches_as_if_drawn_here(void **state)
+TEST(batches_as_if_drawn_here)
 {
     struct batch_fetcher_facts facts;
     struct error error;
-    (void)state;
     begin_served("2");
     create_fetcher();
     atomic_store(&without_looks, true);
@@ -97,11 +97,10 @@ static const char *connect_as(struct link *link, enum member_role role, int inde
 }
 
 /* Workers with this job's data are served, and nobody else; of a worker's two connections the newer stays. */
-static void who_gets_batches(void **state)
+TEST(who_gets_batches)
 {
     struct link link, other;
     struct error error;
-    (void)state;
     begin_served("2");
     const struct {
         enum member_role role;
@@ -131,12 +130,11 @@ static void who_gets_batches(void **state)
 }
 
 /* Requests that it does not answer. */
-static void requests_that_make_no_sense(void **state)
+TEST(requests_that_make_no_sense)
 {
     struct link link;
     struct error error;
     uint16_t code;
-    (void)state;
     begin_served("2");
     assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
     const struct message_get_status status = {0};
@@ -169,7 +167,7 @@ static void requests_that_make_no_sense(void **state)
 }
 
 /* How rows become inputs, and the layer widths that follow from data. */
-static void what_it_says_of_its_data(void **state)
+TEST(what_it_says_of_its_data)
 {
     static char text[] = "how rows become inputs";
     struct schema schema = {.text = text};
@@ -178,7 +176,6 @@ static void what_it_says_of_its_data(void **state)
     const struct message_layers layers = {.units = ""};
     struct link link;
     struct error error;
-    (void)state;
     begin_served("2");
     assert_null(connect_as(&link, MEMBER_WORKER, 2, NULL));
     struct channel *channel = &link.channel;
@@ -236,13 +233,12 @@ bool __wrap_streaming_create_batch(const struct streaming *streaming, struct exa
 }
 
 /* Batches that the chief reads from files; if it can't read one it reports that, and hangs up. */
-static void batches_from_files(void **state)
+TEST(batches_from_files)
 {
     struct link link;
     struct batch batch;
     struct error error;
     uint16_t code;
-    (void)state;
     begin_served("2");
     bench.dataset.streaming = (struct streaming *)(void *)&the_stream;
     create_fetcher();
@@ -278,10 +274,9 @@ static void batches_from_files(void **state)
 }
 
 /* A batch too large for any message is detected at once. */
-static void batches_too_large(void **state)
+TEST(batches_too_large)
 {
     struct error error;
-    (void)state;
     begin("2", free_port());
     bench.dataset.train = (struct examples){.count = 10, .height = 5000, .width = 5000, .classes = CLASSES};
     assert_false(
@@ -347,9 +342,8 @@ static void check_batches_of_rows(void)
     end();
 }
 
-static void rows(void **state)
+TEST(rows)
 {
-    (void)state;
     for (int weighted = 0; weighted < 2; weighted++) {
         a_row.is_weighted = weighted;
         check_batches_of_rows();
@@ -357,11 +351,10 @@ static void rows(void **state)
 }
 
 /* Without memory for its batches a worker is told nothing, but that this is the end; others are served. */
-static void no_memory_for_batches(void **state)
+TEST(no_memory_for_batches)
 {
     struct link link;
     struct error error;
-    (void)state;
     for (int of_rows = 0; of_rows < 2; of_rows++) {
         batch_size = "61";
         if (of_rows) {
@@ -389,7 +382,7 @@ static void no_memory_for_batches(void **state)
 }
 
 /* Rows that the model has no place for, or that look otherwise, are not trained on. */
-static void rows_that_do_not_fit(void **state)
+TEST(rows_that_do_not_fit)
 {
     static char label[] = "sent label 2, and the model has 2 classes",
                 above[] = "sent a row with input 4, and there are 4",
@@ -397,7 +390,6 @@ static void rows_that_do_not_fit(void **state)
     struct batch_fetcher_facts facts;
     struct examples like;
     struct error error;
-    (void)state;
     for (int i = 0; i < 3; i++) {
         begin_rows(i == 2 ? -2 : 2);
         bench.config.model.layers[1] = i == 0 ? 2 : 3;
@@ -422,16 +414,5 @@ static void rows_that_do_not_fit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_as_if_drawn_here),
-        cmocka_unit_test(who_gets_batches),
-        cmocka_unit_test(requests_that_make_no_sense),
-        cmocka_unit_test(what_it_says_of_its_data),
-        cmocka_unit_test(batches_from_files),
-        cmocka_unit_test(batches_too_large),
-        cmocka_unit_test(rows),
-        cmocka_unit_test(rows_that_do_not_fit),
-        cmocka_unit_test(no_memory_for_batches),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

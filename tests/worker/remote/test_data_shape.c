@@ -1,12 +1,6 @@
 /* A worker without data asks worker 0 about them, until it gets an answer, and accepts nothing that does not fit. */
 #include "worker/remote/remote_worker.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
@@ -89,10 +83,9 @@ static const char *learn(struct config *config, const char *layers_key, const ch
     return done ? NULL : error.text;
 }
 
-static void layers_follow_from_its_data(void **state)
+TEST(layers_follow_from_its_data)
 {
     struct config config;
-    (void)state;
     memset(&said, 0, sizeof said);
     said.units = "784,32,10";
     const char *why = learn(&config, "hidden", "32");
@@ -113,10 +106,9 @@ static void layers_follow_from_its_data(void **state)
 }
 
 /* A worker whose layers are configured learns nothing new about them. */
-static void layers_that_are_known(void **state)
+TEST(layers_that_are_known)
 {
     struct config config;
-    (void)state;
     memset(&said, 0, sizeof said);
     said.units = "6,3";
     const char *why = learn(&config, "layers", "784,5,10");
@@ -130,10 +122,9 @@ static void layers_that_are_known(void **state)
 }
 
 /* After a failure, or an invalid answer, it asks again on another connection. */
-static void it_is_asked_again(void **state)
+TEST(it_is_asked_again)
 {
     struct config config;
-    (void)state;
     for (int i = 0; i < 5; i++) {
         memset(&said, 0, sizeof said);
         said.units = "784,32,10";
@@ -152,10 +143,9 @@ static void it_is_asked_again(void **state)
     }
 }
 
-static void a_schema_that_is_none(void **state)
+TEST(a_schema_that_is_none)
 {
     struct config config;
-    (void)state;
     memset(&said, 0, sizeof said);
     said.units = "784,32,10";
     said.schema = "{\"columns\":7}";
@@ -167,11 +157,5 @@ static void a_schema_that_is_none(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_follow_from_its_data),
-        cmocka_unit_test(layers_that_are_known),
-        cmocka_unit_test(it_is_asked_again),
-        cmocka_unit_test(a_schema_that_is_none),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

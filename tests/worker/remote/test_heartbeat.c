@@ -3,22 +3,18 @@
  * silent. The clock runs by itself, and jumps where a test has no time to wait.
  */
 #include "worker/remote/heartbeat.h"
+#include "tests/check.h"
 
 #include <errno.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/socket.h>
-
-#include <cmocka.h>
 
 #include "base/log.h"
 #include "ps/store/model.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
+#include "tests/own_clock.h"
+#include "tests/system.h"
 
 enum { SERVERS = 3, WITHOUT_PARAMETERS = 2 };
 
@@ -27,13 +23,10 @@ enum { SERVERS = 3, WITHOUT_PARAMETERS = 2 };
 
 static _Atomic(double) jumped_s, stopped_s; /* stopped_s: when the clock was stopped; 0: it runs */
 
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
     const double at_s = atomic_load(&stopped_s);
-    return (at_s > 0 ? at_s : __real_clock_monotonic_s()) + atomic_load(&jumped_s);
+    return (at_s > 0 ? at_s : system_clock_s()) + atomic_load(&jumped_s);
 }
 
 /* What this worker's page shows. */
@@ -72,17 +65,14 @@ void __wrap_notify_alive(void)
 static atomic_bool all_are_absent;
 static atomic_int attempts;
 
-int __real_connect(int fd, const struct sockaddr *address, socklen_t length);
-int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length);
-
-int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length)
+int connect(int fd, __CONST_SOCKADDR_ARG address, socklen_t length)
 {
     if (atomic_load(&all_are_absent)) {
         atomic_fetch_add(&attempts, 1);
         errno = ECONNREFUSED;
         return -1;
     }
-    return __real_connect(fd, address, length);
+    return SYSTEM(connect)(fd, address, length);
 }
 
 static struct server {
@@ -243,11 +233,10 @@ static void end(void)
 }
 
 /* The worker's state, in every beat to every ps; at the end a goodbye. */
-static void what_a_beat_says(void **state)
+TEST(what_a_beat_says)
 {
     char host[256] = "";
     struct job_status job;
-    (void)state;
     gethostname(host, sizeof host - 1);
     begin_all(2, LONG_LEASE);
     for (int i = 0; i < 2; i++) {
@@ -281,7 +270,7 @@ static void what_a_beat_says(void **state)
     heartbeat_job_status(bench.heartbeat, &job);
     assert_true(job.known && !job.over && !job.refused);
     assert_false(heartbeat_is_over(bench.heartbeat));
-    atomic_store(&stopped_s, __real_clock_monotonic_s()); /* a slow answer to its goodbye is no reason to hang up */
+    atomic_store(&stopped_s, system_clock_s()); /* a slow answer to its goodbye is no reason to hang up */
     heartbeat_destroy(bench.heartbeat, "bye");
     bench.heartbeat = NULL;
     atomic_store(&stopped_s, 0);
@@ -295,10 +284,9 @@ static void what_a_beat_says(void **state)
 }
 
 /* The first beat of a worker that has not joined. */
-static void before_joining(void **state)
+TEST(before_joining)
 {
     struct job_status job;
-    (void)state;
     begin(1, "0.6");
     create();
     heartbeat_job_status(bench.heartbeat, &job);
@@ -313,9 +301,8 @@ static void before_joining(void **state)
 }
 
 /* Three per lease, at least one each second, and many after a request to poll faster. */
-static void how_often(void **state)
+TEST(how_often)
 {
-    (void)state;
     double begun_s = story_s();
     begin_all(1, "0.6");
     AWAIT(look(0).beats >= 4);
@@ -350,9 +337,8 @@ static double tries_last_s(void)
 }
 
 /* A ps may know the worker from another link and count its lease: it is tried as often as beats are due. */
-static void an_absent_ps(void **state)
+TEST(an_absent_ps)
 {
-    (void)state;
     for (int tries = 0; tries_last_s() > 2;
          tries++) { /* five delays of 0.1 to 0.2 s; those of other links take 0.5 to 1 s */
         assert_in_range(tries, 0, 30);
@@ -386,9 +372,8 @@ static double leaves_s(void)
 }
 
 /* Neither a hurry nor the end waits for the next beat; on a busy machine that shows now and then. */
-static void what_begins_at_once(void **state)
+TEST(what_begins_at_once)
 {
-    (void)state;
     for (int tries = 0; hurries_s() > 0.6; tries++) {
         assert_in_range(tries, 0, 30);
     }
@@ -398,9 +383,8 @@ static void what_begins_at_once(void **state)
 }
 
 /* A worker that computes for long answers pings anyway. */
-static void pings(void **state)
+TEST(pings)
 {
-    (void)state;
     begin(1, LONG_LEASE);
     servers[0].pings = true;
     start(0);
@@ -413,10 +397,9 @@ static void pings(void **state)
 }
 
 /* The first ps that knows of the end is believed, whatever others report later. */
-static void the_end_of_the_job(void **state)
+TEST(the_end_of_the_job)
 {
     struct job_status job;
-    (void)state;
     begin_hurried(2, LONG_LEASE);
     pthread_mutex_lock(&servers[0].lock);
     servers[0].lease.test_accuracy = 0.5f;
@@ -439,10 +422,9 @@ static void the_end_of_the_job(void **state)
 }
 
 /* A refused process is fenced, for good, and does not ask again; others still get its heartbeats. */
-static void refused(void **state)
+TEST(refused)
 {
     struct job_status job;
-    (void)state;
     begin(2, LONG_LEASE);
     atomic_store(&servers[1].member.refusal, REFUSAL_MEMBER);
     start(0);
@@ -461,11 +443,10 @@ static void refused(void **state)
 }
 
 /* Layers that follow from data are sent to every ps on each connection, and compared with worker 0's. */
-static void layers(void **state)
+TEST(layers)
 {
     struct job_status job;
     char units[MODEL_UNITS_TEXT];
-    (void)state;
     begin_hurried(1, LONG_LEASE);
     AWAIT(look(0).beats >= 3);
     assert_int_equal(look(0).layers, 0); /* they are in the config */
@@ -506,10 +487,9 @@ static bool needs(uint32_t generation, double since_s, char why[256])
 }
 
 /* A ps without a model, or with another one, or another process than before; but nothing it reported earlier counts. */
-static void when_to_join_again(void **state)
+TEST(when_to_join_again)
 {
     char why[256];
-    (void)state;
     begin_hurried(2, LONG_LEASE);
     say(0, JOB_TRAINING, 3, "");
     say(1, JOB_TRAINING, 3, "");
@@ -549,9 +529,8 @@ static void when_to_join_again(void **state)
 }
 
 /* A connection on which nothing is answered is dead, whatever the system believes. */
-static void unanswered(void **state)
+TEST(unanswered)
 {
-    (void)state;
     begin(1, LONG_LEASE);
     servers[0].mute = true;
     start(0);
@@ -585,9 +564,8 @@ static void pass(double seconds)
 }
 
 /* If one ps is silent while others are not, they are told: nobody should wait for this worker's gradient. */
-static void a_silent_ps(void **state)
+TEST(a_silent_ps)
 {
-    (void)state;
     begin(2, LONG_LEASE);
     atomic_store(&servers[1].member.absent, true);
     start(0);
@@ -616,9 +594,8 @@ static void a_silent_ps(void **state)
 }
 
 /* Of two that are silent the one that was named first stays so: who reads it is not to think that it is back. */
-static void two_silent_ps(void **state)
+TEST(two_silent_ps)
 {
-    (void)state;
     begin(SERVERS, LONG_LEASE);
     atomic_store(&servers[2].member.absent, true);
     for (int i = 0; i < SERVERS; i++) {
@@ -642,9 +619,8 @@ static void two_silent_ps(void **state)
 }
 
 /* A ps without parameters is needed to join, but not to train; and where none is heard of, none is silent. */
-static void a_ps_that_is_not_needed(void **state)
+TEST(a_ps_that_is_not_needed)
 {
-    (void)state;
     begin(SERVERS, LONG_LEASE);
     atomic_store(&servers[WITHOUT_PARAMETERS].member.absent, true);
     start(0);
@@ -674,21 +650,5 @@ static void a_ps_that_is_not_needed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_beat_says),
-        cmocka_unit_test(before_joining),
-        cmocka_unit_test(how_often),
-        cmocka_unit_test(pings),
-        cmocka_unit_test(the_end_of_the_job),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(when_to_join_again),
-        cmocka_unit_test(unanswered),
-        cmocka_unit_test(layers),
-        cmocka_unit_test(an_absent_ps),
-        cmocka_unit_test(what_begins_at_once),
-        cmocka_unit_test(a_silent_ps),
-        cmocka_unit_test(two_silent_ps),
-        cmocka_unit_test(a_ps_that_is_not_needed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -16,9 +16,8 @@
 #include "base/log.h"
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
-#include "worker/remote/trial.h"
+#include "worker/remote/live_config.h"
 
 static struct world {
     struct agent_options agent;

@@ -13,22 +13,20 @@
 #include "net/socket.h"
 #include "tests/worker/remote/story.h"
 #include "worker/data/dataset.h"
-#include "worker/remote/data_server.h"
+#include "worker/remote/batches.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/heartbeat.h"
+#include "tests/system.h"
 
 enum { NEVER = 1 << 30 };
 
 static atomic_int threads, thread_fails_at = NEVER;
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
     return atomic_fetch_add(&threads, 1) + 1 == atomic_load(&thread_fails_at)
                ? EAGAIN
-               : __real_pthread_create(thread, attributes, run, context);
+               : SYSTEM(pthread_create)(thread, attributes, run, context);
 }
 
 /* --- The parts --- */

@@ -22,7 +22,7 @@
 #include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 #include "worker/data/table/table.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/exchange/requests.h"
 
 enum { WORKERS = 3, NO_ANSWER = -1, OTHER_ANSWER = -2, OTHER_REQUEST = -3, HALF_ANSWER = -4 };
 

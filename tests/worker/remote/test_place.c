@@ -1,5 +1,5 @@
 /* A worker without an index asks ps 0 for one, as the same worker each time, until it gets an answer. */
-#include "worker/remote/place.h"
+#include "worker/remote/worker.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

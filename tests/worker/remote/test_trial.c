@@ -2,7 +2,7 @@
  * The trial of a config: on what checkpoint and with which config its process runs, what it inherits of this process's
  * environment, and what is reported of each result. The process is this program again, which does what TRIAL_DOES says.
  */
-#include "worker/remote/trial.h"
+#include "worker/remote/live_config.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,6 +24,8 @@
 #include "base/file.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
+#include "tests/own_clock.h"
+#include "tests/system.h"
 
 enum { STEP = 1234 };
 
@@ -110,21 +112,18 @@ static int be_tried(const char *config_path)
 
 static double ahead_s, per_pause_s;
 
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-void __real_clock_pause(double until_s);
-void __wrap_clock_pause(double until_s);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
-    return __real_clock_monotonic_s() + ahead_s;
+    return system_clock_s() + ahead_s;
 }
 
-void __wrap_clock_pause(double until_s)
+/* A pause of the product's, which never lasts longer than a moment. */
+int nanosleep(const struct timespec *time, struct timespec *left)
 {
-    assert_true(until_s > __wrap_clock_monotonic_s() - 1 && until_s < __wrap_clock_monotonic_s() + 1);
-    __real_clock_pause(__real_clock_monotonic_s() + 0.002);
+    const struct timespec moment = {.tv_nsec = 2000000};
+    assert_int_equal(time->tv_sec, 0);
     ahead_s += per_pause_s;
+    return SYSTEM(nanosleep)(&moment, left);
 }
 
 /* --- The process that starts the trial --- */
@@ -304,9 +303,9 @@ static void how_it_ends(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nothing is left of it */
     patience = 0;
     per_pause_s = 10;
-    const double begun_s = __wrap_clock_monotonic_s();
+    const double begun_s = own_clock_s();
     assert_string_equal(try("hangs", false), "the trial took longer than 150 s");
-    assert_true(__wrap_clock_monotonic_s() >= begun_s + 150 && asked >= 14);
+    assert_true(own_clock_s() >= begun_s + 150 && asked >= 14);
     char path[160];
     snprintf(path, sizeof path, "%s/run", trial_dir);
     assert_int_equal(model_step(path), -1);

@@ -1,5 +1,5 @@
 /* The fast buckets compared with a search through the limits; values on a limit, beyond all limits, or not finite. */
-#include "worker/summary/histogram.h"
+#include "worker/summary/summary.h"
 
 #include <float.h>
 #include <math.h>

@@ -42,6 +42,7 @@ struct csv_reader {
     bool looks;        /* csv_look: nothing is read, and nothing is bad */
     bool has_comments; /* lines that begin with # are comments, if they are no rows */
     bool has_blanks;   /* fields are separated by runs of blanks */
+    bool has_returns;  /* lines end with CR alone */
     bool has_high;     /* some bytes of the buffer are not ASCII */
     size_t first;      /* where csv_rewind goes */
     uint64_t first_line;
@@ -123,6 +124,9 @@ static void adapt(struct csv_reader *reader, char *bytes, size_t size)
     for (size_t i = 0; reader->has_blanks && i < size; i++) {
         bytes[i] = bytes[i] == '\t' ? ' ' : bytes[i];
     }
+    for (size_t i = 0; reader->has_returns && i < size; i++) {
+        bytes[i] = bytes[i] == '\r' ? '\n' : bytes[i];
+    }
 }
 
 /* Moves the current row to the front and reads on after it. */
@@ -154,7 +158,8 @@ static bool refill(struct csv_reader *reader, struct error *error)
     reader->ended = got < reader->capacity - kept;
     reader->begin = 0;
     reader->end = kept + got;
-    adapt(reader, reader->buffer + kept, got);
+    reader->end -= reader->ended && got > 0 && reader->buffer[reader->end - 1] == '\x1A'; /* the end of a file of DOS */
+    adapt(reader, reader->buffer + kept, reader->end - kept);
     memset(reader->buffer + reader->end, ' ', BLOCK);
     scan_from(reader, 0);
     return true;
@@ -341,10 +346,9 @@ static enum csv_status say_bad(const struct csv_reader *reader, const struct cut
                   "utf-8 FILE",
                   name, line, column);
     } else if (cut == CUT_OTHER_TEXT) {
-        error_set(error,
-                  "%s:%llu:%zu: byte 0x%02x is not UTF-8, as text must be; if it is Latin-1: iconv -f latin1 -t utf-8 "
-                  "FILE",
-                  name, line, column, *(const unsigned char *)cutter->end);
+        const unsigned byte = *(const unsigned char *)cutter->end;
+        error_set(error, "%s:%llu:%zu: byte 0x%02x is not UTF-8, as text must be; if it is %s -t utf-8 FILE", name,
+                  line, column, byte, byte < 0xA0 ? "of Windows: iconv -f cp1252" : "Latin-1: iconv -f latin1");
     } else if (cut == CUT_BEHIND_QUOTE) {
         error_set(error, "%s:%llu:%zu: has text behind a closing quote; double a quote that belongs to the field", name,
                   line, column);
@@ -415,7 +419,7 @@ static enum csv_status say_ragged(const struct csv_reader *reader, const struct 
               (unsigned long long)row->line, column, row->count, reader->columns,
               reader->has_blanks ? "fields are separated by blanks here: put one with a blank in it into quotes, and "
                                    "NA where one is missing"
-              : is_short         ? "add what is missing"
+              : is_short         ? "add what is missing, or remove the row; --max_bad_records=N skips N such rows"
                                  : "put a field with a delimiter in it into quotes");
     return CSV_BAD;
 }
@@ -674,6 +678,8 @@ static bool open_stream(struct csv_reader **result, struct stream *stream, struc
         csv_close(reader);
         return false;
     }
+    reader->has_returns = memchr(reader->buffer, '\r', reader->end) && !memchr(reader->buffer, '\n', reader->end);
+    adapt(reader, reader->buffer, reader->end);
     find_delimiter(reader);
     scan_from(reader, reader->begin);
     *result = reader;

@@ -1,8 +1,8 @@
 /*
  * Rows of a CSV file, by RFC 4180: fields between delimiters, in double quotes if they hold a delimiter, a quote (then
- * doubled) or the end of a line. Lines may end with CRLF; a byte order mark and blank lines are skipped; gzip is
- * unpacked. A quote inside an unquoted field is an ordinary character, as in most readers. Fields may also be separated
- * by runs of blanks, if all of the first lines have as many.
+ * doubled) or the end of a line. Lines may end with CRLF, or all with CR; a byte order mark and blank lines are
+ * skipped; gzip is unpacked. A quote inside an unquoted field is an ordinary character, as in most readers. Fields may
+ * also be separated by runs of blanks, if all of the first lines have as many.
  *
  * Texts are UTF-8: a row that is not is bad.
  *

@@ -118,7 +118,7 @@ static enum cell_kind kind_of(const struct csv_field *field)
     if (kind == NUMBER_MISSING) {
         return MISSING;
     }
-    return kind != NUMBER_TEXT || notation_look(&ignored, field->text, field->size) ||
+    return kind != NUMBER_TEXT || (notation_look(&ignored, field->text, field->size) && ignored.words == 0) ||
                    timestamp_orders(field->text, field->size) != 0
                ? NUMBER
                : TEXT;
@@ -353,7 +353,7 @@ static void find_columns(struct csv_header *header, const struct shapes *shapes)
     }
 }
 
-static void tell(struct csv_header *header, const struct shapes *shapes)
+static void report_header(struct csv_header *header, const struct shapes *shapes)
 {
     const int before = header->at >= 0 ? header->at : header->data;
     const int after = header->at >= 0 ? header->data - header->at - 1 : 0;
@@ -405,7 +405,7 @@ bool header_find(struct csv_header *header, struct csv_reader *csv, const struct
     header->data = header->at >= 0 ? find_data(&shapes, header->at, tallies, shapes.fields[header->at]) : shapes.first;
     free(tallies);
     find_columns(header, &shapes);
-    tell(header, &shapes);
+    report_header(header, &shapes);
     keep_line(header, &shapes);
     return true;
 }

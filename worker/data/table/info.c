@@ -52,7 +52,7 @@ static int bins_of(const struct survey_column *column, const struct survey *surv
 }
 
 /* What the model gets of a column: "number", "number in 9 bins", "date: month", "category of 4", "left out: empty". */
-static void tell_inputs(const struct survey *survey, const struct survey_column *column, char text[BECOMES])
+static void describe_inputs(const struct survey *survey, const struct survey_column *column, char text[BECOMES])
 {
     char written[NOTATION_TEXT];
     notation_text(&column->notation, written);
@@ -135,7 +135,7 @@ static void put_json(const struct survey *survey, const char *part, int files)
         cJSON_AddNumberToObject(object, "missing", (double)column->missing);
         cJSON_AddNumberToObject(object, "distinct", column->values.count);
         char becomes[BECOMES];
-        tell_inputs(survey, column, becomes);
+        describe_inputs(survey, column, becomes);
         cJSON_AddStringToObject(object, "becomes", becomes);
         if (column->doubt[0] != '\0') {
             cJSON_AddStringToObject(object, "doubt", column->doubt);
@@ -165,7 +165,7 @@ static void put_readings(const struct survey *survey)
     for (int i = 0; i < survey->count; i++) {
         const struct survey_column *column = &survey->columns[i];
         char becomes[BECOMES];
-        tell_inputs(survey, column, becomes);
+        describe_inputs(survey, column, becomes);
         printf("  %-24.24s %-44s", column->name, column->use == USE_TARGET ? "target" : becomes);
         for (int j = 0; j < SURVEY_EXAMPLES && column->examples[j][0] != '\0'; j++) {
             printf("%s %s", j > 0 ? " |" : "", column->examples[j]);

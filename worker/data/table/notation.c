@@ -17,7 +17,7 @@ static const char group_signs[] = {'.', ',', ' ', '\''};
 struct bare {
     char text[MOST_TEXT + 1];
     size_t begin, end;
-    bool negative, has_sign, has_brackets;
+    bool negative, has_sign, has_brackets, has_word;
     char unit[NOTATION_UNIT];
 };
 
@@ -128,6 +128,15 @@ static bool strip_front(struct bare *bare)
         bare->begin += unit;
         return true;
     }
+    if (left > 3 && memcmp(at, "=\"", 2) == 0 && at[left - 1] == '"') { /* as a spreadsheet keeps a text */
+        bare->begin += 2;
+        bare->end--;
+        return true;
+    }
+    if (left > 1 && *at == '\'' && bare->begin == 0) { /* the same */
+        bare->begin++;
+        return true;
+    }
     return false;
 }
 
@@ -147,6 +156,74 @@ static bool strip_back(struct bare *bare)
         }
     }
     return false;
+}
+
+static bool is_exponent(const char *at, const char *end)
+{
+    const char c = (char)(*at | 0x20);
+    if (c != 'e' && c != 'd') {
+        return false;
+    }
+    at++;
+    at += at < end && (*at == '+' || *at == '-');
+    if (at == end || end - at > 3) {
+        return false;
+    }
+    for (; at < end; at++) {
+        if ((unsigned)(*at - '0') >= 10) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* In kg, km/h, m2, \u00b0C; the last byte may be a power. */
+static bool is_of_word(const char *at, const char *end)
+{
+    const bool is_letter = (unsigned)((*at | 0x20) - 'a') < 26 || (unsigned char)*at >= 0x80;
+    return is_letter || *at == '/' || *at == '^' || (at + 1 == end && (*at == '2' || *at == '3'));
+}
+
+/* A word behind the digits, which is no exponent, nor stuck to one. */
+static bool strip_word(struct bare *bare)
+{
+    const char *begin = bare->text + bare->begin, *end = bare->text + bare->end, *word = end;
+    while (word > begin && is_of_word(word - 1, end)) {
+        word--;
+    }
+    while (word < end && (*word == '/' || *word == '^' || (unsigned)(*word - '0') < 10)) {
+        word++;
+    }
+    const bool is_power = end - word == 1 && (*word | 0x20) == 'e';
+    if (word == begin || word == end || is_power || is_exponent(word, end)) {
+        return false;
+    }
+    for (const char *at = begin; word[-1] != ' ' && at < word; at++) {
+        if ((unsigned)((*at | 0x20) - 'a') < 26) {
+            return false;
+        }
+    }
+    if (!take_unit(bare, word, (size_t)(end - word))) {
+        return false;
+    }
+    bare->end = (size_t)(word - bare->text);
+    bare->has_word = true;
+    return true;
+}
+
+/* "$ -", as spreadsheets write an amount of nothing. */
+static bool is_nothing(struct bare *bare, const char *text, size_t size)
+{
+    memset(bare, 0, sizeof *bare);
+    if (size < 2 || size > MOST_TEXT || !memchr(text, '-', size) || !to_ascii(bare, text, size)) {
+        return false;
+    }
+    while (bare->end > bare->begin && bare->text[bare->end - 1] == ' ') {
+        bare->end--;
+    }
+    while (bare->end - bare->begin > 1 && strip_front(bare)) {
+    }
+    return bare->end - bare->begin == 1 && bare->text[bare->begin] == '-' && !bare->has_sign && bare->unit[0] != '\0';
 }
 
 static bool has_digit(const char *text, size_t size)
@@ -172,6 +249,11 @@ static bool strip(struct bare *bare, const char *text, size_t size)
     }
     while (strip_back(bare)) {
     }
+    if (bare->unit[0] == '\0' && strip_word(bare)) {
+        while (bare->end > bare->begin && bare->text[bare->end - 1] == ' ') {
+            bare->end--;
+        }
+    }
     return bare->begin < bare->end;
 }
 
@@ -184,25 +266,6 @@ struct digits {
     char before[MOST_RUNS]; /* the separator */
     size_t exponent, all;   /* where it begins, and the text ends */
 };
-
-static bool is_exponent(const char *at, const char *end)
-{
-    const char c = (char)(*at | 0x20);
-    if (c != 'e' && c != 'd') {
-        return false;
-    }
-    at++;
-    at += at < end && (*at == '+' || *at == '-');
-    if (at == end || end - at > 3) {
-        return false;
-    }
-    for (; at < end; at++) {
-        if ((unsigned)(*at - '0') >= 10) {
-            return false;
-        }
-    }
-    return true;
-}
 
 static bool split(struct digits *digits, const struct bare *bare)
 {
@@ -271,12 +334,25 @@ bool notation_look(struct notation_clues *clues, const char *text, size_t size)
     struct bare bare;
     struct digits digits;
     char by_point, by_comma;
+    if (is_nothing(&bare, text, size)) {
+        return true;
+    }
     if (!strip(&bare, text, size) || !split(&digits, &bare)) {
         return false;
     }
     const bool point = suits(&digits, &bare, '.', &by_point), comma = suits(&digits, &bare, ',', &by_comma);
     if (!point && !comma) {
         return false;
+    }
+    if (bare.has_word) {
+        clues->words++;
+        if (clues->words == 1) {
+            memcpy(clues->word, bare.unit, sizeof clues->word);
+        }
+        if (strcmp(clues->word, bare.unit) != 0) {
+            clues->other_words++;
+            return false;
+        }
     }
     const char first = digits.count > 1 ? digits.before[1] : '\0',
                final = digits.count > 1 ? digits.before[digits.count - 1] : '\0';
@@ -289,7 +365,7 @@ bool notation_look(struct notation_clues *clues, const char *text, size_t size)
     if (group != '\0') {
         clues->groups[group_index(group)]++;
     }
-    if (bare.unit[0] != '\0') {
+    if (bare.unit[0] != '\0' && !bare.has_word) {
         clues->units++;
         if (clues->unit[0] == '\0') {
             memcpy(clues->unit, bare.unit, sizeof clues->unit);
@@ -348,6 +424,10 @@ static enum number_kind read_odd(const struct notation *notation, const char *te
     struct digits digits;
     char group, plain[MOST_TEXT + 8];
     size_t used = 0;
+    if (is_nothing(&bare, text, size) && strcmp(bare.unit, notation->unit) == 0) {
+        *value = 0;
+        return NUMBER_FINITE;
+    }
     if (!strip(&bare, text, size) || !split(&digits, &bare) || !suits(&digits, &bare, notation->decimal, &group) ||
         (group != '\0' && group != notation->group) ||
         (bare.unit[0] != '\0' && strcmp(bare.unit, notation->unit) != 0)) {
@@ -381,6 +461,12 @@ enum number_kind notation_read(const struct notation *notation, const char *text
         return NUMBER_MISSING;
     }
     return notation_is_plain(notation) ? kind : read_odd(notation, text, size, value);
+}
+
+bool notation_has_word(const struct notation *notation)
+{
+    const size_t size = strlen(notation->unit);
+    return size > 0 && unit_size(notation->unit, size) < size;
 }
 
 bool notation_is_valid(const struct notation *notation)

@@ -1,6 +1,6 @@
 /*
  * How a column writes its numbers, where that is not as in a program: 1,234.50 or 1.234,50, 1 234, 1'234, $5, 65.6%,
- * (12.50), 5-, 0.17D+02, with a minus or blanks of Unicode. A column has one notation, found from all its texts.
+ * (12.50), 5-, 0.17D+02, 12 kg, with a minus or blanks of Unicode. A column has one notation, found from all its texts.
  */
 #ifndef WORKER_DATA_TABLE_NOTATION_H
 #define WORKER_DATA_TABLE_NOTATION_H
@@ -12,13 +12,14 @@
 #include "base/config.h"
 #include "worker/data/table/number.h"
 
-enum { NOTATION_UNIT = 8 };
+enum { NOTATION_UNIT = 16 };
 
 /* All zeros: plain numbers, as number_parse reads them. */
 struct notation {
-    char decimal;             /* '.' or ','; 0: plain */
-    char group;               /* between groups of digits: '.', ',', ' ' (any blank) or '\''; 0: none */
-    char unit[NOTATION_UNIT]; /* the sign of a currency, or of percent, beside the number; "": none */
+    char decimal; /* '.' or ','; 0: plain */
+    char group;   /* between groups of digits: '.', ',', ' ' (any blank) or '\''; 0: none */
+    char unit
+        [NOTATION_UNIT]; /* the sign of a currency, or of percent, beside the number, or a word behind it; "": none */
 };
 
 /* What the texts of a column that are no plain numbers say of its notation. */
@@ -28,6 +29,8 @@ struct notation_clues {
     int64_t groups[4];                    /* texts with that sign between groups: . , blank ' */
     int64_t units;                        /* texts with a unit */
     char unit[NOTATION_UNIT];             /* the first one */
+    int64_t words, other_words;           /* texts with a word as unit; of these, those with another than the first */
+    char word[NOTATION_UNIT];             /* the first one */
 };
 
 /* What the plain numbers of the column, and its file, say. */
@@ -39,10 +42,13 @@ struct notation_hints {
     enum table_decimal decimal; /* by the config */
 };
 
-/* True if a text is a number in some notation; adds what it says to the clues. */
+/*
+ * True if a text is a number in some notation, not with another word as unit than earlier ones; adds what it says to
+ * the clues.
+ */
 bool notation_look(struct notation_clues *clues, const char *text, size_t size);
 
-/* The notation that suits most texts. *is_unsure: 1,234 may be read either way. */
+/* The notation that suits most texts, without a word as unit. *is_unsure: 1,234 may be read either way. */
 struct notation notation_choose(const struct notation_clues *clues, const struct notation_hints *hints,
                                 bool *is_unsure);
 
@@ -53,6 +59,9 @@ static inline bool notation_is_plain(const struct notation *notation)
 {
     return notation->decimal == '\0';
 }
+
+/* Is its unit a word, as in 12 kg? */
+bool notation_has_word(const struct notation *notation);
 
 /* From what a checkpoint says, which need not be trusted. */
 bool notation_is_valid(const struct notation *notation);

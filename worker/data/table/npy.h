@@ -24,7 +24,7 @@
 enum {
     NPY_MAX_HEADER = 1 << 16,
     NPY_MAX_COLUMNS = 1 << 17,
-    NPY_HEAD = 6 /* bytes that tell the format */,
+    NPY_HEAD = 6 /* bytes that show the format */,
     NPY_MOST_PLAIN = 512,
     NPY_COLUMN_NAME = 144
 };

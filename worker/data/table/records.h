@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "worker/data/table/csv.h"
 
-enum { RECORDS_HEAD = 12 /* bytes that tell the format */ };
+enum { RECORDS_HEAD = 12 /* bytes that show the format */ };
 
 struct records_reader;
 

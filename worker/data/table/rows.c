@@ -15,8 +15,8 @@
 #include "worker/data/table/records.h"
 
 enum { HEAD = SIGNATURE_HEAD };
-_Static_assert((int)HEAD >= (int)RECORDS_HEAD, "the head tells all formats");
-_Static_assert((int)HEAD >= (int)NPY_HEAD, "the head tells all formats");
+_Static_assert((int)HEAD >= (int)RECORDS_HEAD, "the head is enough for all formats");
+_Static_assert((int)HEAD >= (int)NPY_HEAD, "the head is enough for all formats");
 _Static_assert((int)ROWS_MOST_PLAIN == (int)NPY_MOST_PLAIN, "as many as the reader gives");
 
 struct rows {
@@ -29,6 +29,7 @@ struct rows {
     struct csv_header header;       /* of a text file */
     struct budget_account *account; /* of the names */
     size_t charged;
+    int64_t repeated; /* rows that were the names again */
 };
 
 /* --- columns --- */
@@ -337,6 +338,11 @@ void rows_note(const struct rows *rows, char note[ROWS_NOTE])
                          "%sempty fields after the last column left out in %lld row%s", used > 0 ? "; " : "",
                          (long long)longer, longer == 1 ? "" : "s");
     }
+    if (rows->repeated > 0) {
+        used += snprintf(note + used, (size_t)(ROWS_NOTE - used),
+                         "%s%lld line%s that repeat%s the column names left out", used > 0 ? "; " : "",
+                         (long long)rows->repeated, rows->repeated == 1 ? "" : "s", rows->repeated == 1 ? "s" : "");
+    }
     if (rows->csv && csv_has_blanks(rows->csv)) {
         snprintf(note + used, (size_t)(ROWS_NOTE - used), "%sfields are separated by blanks", used > 0 ? "; " : "");
     }
@@ -369,6 +375,20 @@ static void put_numbers(const struct rows *rows, struct row *row, uint64_t line)
     row->plain = 0;
 }
 
+/* As where files were written one after another. */
+static bool repeats_names(struct rows *rows, const struct csv_row *row)
+{
+    for (int i = 0; i < row->count; i++) {
+        size_t size = row->fields[i].size;
+        const char *text = csv_trim(row->fields[i].text, &size);
+        if (row->count != rows->columns || strlen(rows->names[i]) != size || memcmp(text, rows->names[i], size) != 0) {
+            return false;
+        }
+    }
+    rows->repeated++;
+    return true;
+}
+
 enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error)
 {
     struct csv_row csv;
@@ -395,7 +415,10 @@ enum csv_status rows_next(struct rows *rows, struct row *row, struct error *erro
         }
         return status;
     }
-    const enum csv_status status = csv_next(rows->csv, &csv, error);
+    enum csv_status status;
+    do {
+        status = csv_next(rows->csv, &csv, error);
+    } while (status == CSV_ROW && rows->has_header && repeats_names(rows, &csv));
     if (status == CSV_ROW) {
         *row = (struct row){
             .fields = csv.fields, .count = csv.count, .line = csv.line, .raw = csv.raw, .raw_size = csv.raw_size};

@@ -22,7 +22,8 @@ enum {
     TEXT_SHARE = 10,        /* a tenth of texts among numbers makes categories */
     MOST_OTHERS = 256,      /* distinct texts kept of a column of numbers, of at most OTHER_BYTES */
     OTHER_BYTES = 64,
-    FEW_OTHERS = 10, /* so few distinct ones are marks, rather than names among numbers */
+    MOST_NAMED = 100, /* distinct whole numbers with a unit are classes of a target */
+    FEW_OTHERS = 10,  /* so few distinct ones are marks, rather than names among numbers */
     MOST_OFFENDERS = 3,
     OFFENDERS_TEXT = 160,
     MOST_IDS = 1000, /* more texts, each in hardly more than one row, are names */
@@ -573,8 +574,10 @@ bool survey_accepts(const struct survey *survey, const struct rows *rows, const 
         const enum number_kind kind = read_value(survey, column, row, i, &number);
         const bool is_mark = column->use == USE_TARGET && !column->is_number && !is_empty(row, i);
         if (must_be && kind == NUMBER_MISSING && !is_mark) {
-            error_set(error, "column %.64s: is empty; a row needs its %s: fill it in, or remove the row", column->name,
-                      column->use == USE_TARGET ? "target" : "weight");
+            error_set(error,
+                      "column %.64s: is empty; a row needs its %s: fill it in, or remove the row; --max_bad_records=N "
+                      "skips N such rows",
+                      column->name, column->use == USE_TARGET ? "target" : "weight");
             return row_wrap(rows, row, i, error);
         }
         if ((column->is_number || column->use == USE_WEIGHT) && is_fault(kind, number)) {
@@ -633,6 +636,27 @@ static int find_offenders(const struct survey_column *column, char text[OFFENDER
                                  printable(shown, sizeof shown, start), (long long)entry->count);
     }
     return distinct;
+}
+
+/* A word behind all numbers is their unit. A target of few whole ones is a class, as it is written. */
+static bool has_one_unit(const struct survey_column *column, bool *is_mixed)
+{
+    const struct notation_clues *clues = &column->clues;
+    const int64_t fractions = clues->points + clues->commas + clues->unsure_points + clues->unsure_commas;
+    const bool may_be_class =
+        column->use == USE_TARGET && fractions == 0 && !column->has_too_many && column->values.count <= MOST_NAMED;
+    *is_mixed = clues->other_words > 0 && 2 * clues->other_words <= clues->words && clues->words == column->texts;
+    return clues->words > 0 && clues->words == column->texts && clues->other_words == 0 &&
+           clues->words >= column->numbers.count && !may_be_class;
+}
+
+static void say_partly(struct survey_column *column)
+{
+    if (column->numbers.count > 0) {
+        snprintf(column->doubt, sizeof column->doubt,
+                 "%lld of its numbers have the unit %s and %lld have none; all are read as if they had it",
+                 (long long)column->clues.words, column->notation.unit, (long long)column->numbers.count);
+    }
 }
 
 /* Numbers in another notation: read so from now on. */
@@ -742,6 +766,7 @@ static bool decide(struct survey *survey, struct survey_column *column, bool ski
                    struct error *error)
 {
     const int64_t numbers = column->numbers.count, texts = column->texts;
+    bool is_mixed;
     const bool is_settled = column->notation.unit[0] != '\0' || column->is_read_again || column->dates != DATES_AUTO;
     if (column->is_category) {
         return true;
@@ -750,10 +775,22 @@ static bool decide(struct survey *survey, struct survey_column *column, bool ski
         *again = true;
         return take_dates(survey, column, error);
     }
-    if (!is_settled && column->odd > 0 && 2 * (numbers + column->odd) >= numbers + texts) {
+    const bool has_unit = has_one_unit(column, &is_mixed);
+    const int64_t odd = column->odd - (has_unit ? 0 : column->clues.words - column->clues.other_words);
+    if (!is_settled && odd > 0 && 2 * (numbers + odd) >= numbers + texts) {
         take_notation(survey, column);
+        if (has_unit) {
+            memcpy(column->notation.unit, column->clues.word, sizeof column->notation.unit);
+            say_partly(column);
+        }
         column->is_read_again = *again = true;
         return true;
+    }
+    if (is_mixed && numbers == 0) {
+        snprintf(column->doubt, sizeof column->doubt,
+                 "its values are numbers with different units, such as %s and others; it is read as text: write all "
+                 "with one unit to have them read as numbers",
+                 column->clues.word);
     }
     return decide_mixed(column, skips_faults, again, error) && check_units(column, error);
 }

@@ -109,6 +109,8 @@ static bool find_edges(struct schema_column *to, const struct survey_column *fro
 /* Columns that are useless, or too good. */
 static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
 {
+    enum { FEW_ROWS = 30 };
+    const int64_t values = survey->rows - column->missing;
     const bool is_constant = is_text(column) ? column->values.count < 2 : column->minimum == column->maximum;
     if (is_constant && column->missing == 0) {
         log_warning("%s: column %.64s has only one value and teaches nothing", name, column->name);
@@ -116,6 +118,14 @@ static void warn_of(const struct survey_column *column, const struct survey *sur
         log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
                     "known when predicting, leave it out (--ignore=%.64s)",
                     name, column->name, survey->columns[__builtin_ctzll(column->same)].name, column->name);
+    } else if (is_text(column) && !column->is_category && column->doubt[0] == '\0' && values >= FEW_ROWS &&
+               2 * column->values.count > values) {
+        log_warning(
+            "%s: column %.64s is read as text, %d different ones in %lld rows, such as \"%.32s\": as categories "
+            "they say little of other rows; if they are numbers, write each as one number alone "
+            "(--categorical=%.64s or --ignore=%.64s also ends this warning)",
+            name, column->name, column->values.count, (long long)values, dictionary_text(&column->values, 0),
+            column->name, column->name);
     }
 }
 
@@ -162,6 +172,14 @@ static bool add_dates(struct schema *schema, const struct survey_column *column,
     return true;
 }
 
+/* A word behind numbers, which are used without it. */
+static void tell_unit(const struct survey_column *column, const char *name)
+{
+    if (notation_has_word(&column->notation)) {
+        log_info("%s: column %.64s: numbers with the unit %s", name, column->name, column->notation.unit);
+    }
+}
+
 static void warn_of_doubt(const struct survey_column *column, const char *name)
 {
     if (column->doubt[0] != '\0') {
@@ -172,6 +190,7 @@ static void warn_of_doubt(const struct survey_column *column, const char *name)
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
+    tell_unit(column, name);
     warn_of_doubt(column, name);
     if (column->is_index) {
         log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)",
@@ -218,6 +237,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
 static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
 {
     const bool has_classes = schema->task == TASK_CLASS;
+    tell_unit(column, name);
     warn_of_doubt(column, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_TARGET, has_classes ? SCHEMA_CATEGORY : SCHEMA_NUMBER);

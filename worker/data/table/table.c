@@ -151,7 +151,7 @@ struct table_pass {
     const struct config *config;
     const char *folder; /* NULL: names are paths */
     const struct names *names;
-    bool tells; /* reports the rows that it skips: the last pass does */
+    bool reports_bad; /* logs the rows that it skips: the last pass does */
     int64_t bad;
 };
 
@@ -161,7 +161,7 @@ static bool skip_row(struct table_pass *pass, struct error *error)
     if (pass->bad++ >= pass->config->data.max_bad_records) {
         return false;
     }
-    if (pass->tells && pass->bad <= MOST_WARNINGS) {
+    if (pass->reports_bad && pass->bad <= MOST_WARNINGS) {
         log_warning("%s; the row is skipped", error->text);
     }
     return true;
@@ -193,7 +193,7 @@ static bool is_blank(const struct row *row)
 }
 
 /* What was left out of a file, once it has been read. */
-static void tell_note(struct table_pass *pass, const struct rows *rows)
+static void log_note(struct table_pass *pass, const struct rows *rows)
 {
     (void)pass;
     char note[ROWS_NOTE];
@@ -417,7 +417,7 @@ struct encode_pass {
     int held_out, next_held_out;
     int64_t next;        /* of the others, seen so far */
     struct spool *spool; /* takes the others; NULL: all fit */
-    struct examples one; /* of the spool */
+    struct examples one; /* for the spool, and to look at */
     struct weights *weights;
     /* Rows to test with; NULL: not wanted. Room grows. */
     struct examples *test;
@@ -494,11 +494,19 @@ static bool take_for_test(struct encode_pass *self, const struct rows *rows, con
     return !*bad;
 }
 
+/* One more than there should be: the survey has not counted it as it is bad, or it is new. */
+static bool take_unexpected(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
+                            struct error *error)
+{
+    *bad = !encoder_add(&self->encoder, rows, row, &self->one, 0, error);
+    return !*bad && say_changed(rows, error);
+}
+
 static bool take_held_out(struct encode_pass *self, const struct rows *rows, const struct row *row, bool *bad,
                           struct error *error)
 {
     if (self->next_held_out == self->held_out) {
-        return say_changed(rows, error);
+        return take_unexpected(self, rows, row, bad, error);
     }
     *bad = !encoder_add(&self->encoder, rows, row, self->train, self->next_held_out, error);
     self->next_held_out += !*bad;
@@ -529,7 +537,7 @@ static bool take_for_training(struct encode_pass *self, const struct rows *rows,
     }
     const int64_t index = self->held_out + self->next;
     if (index >= self->train->count) {
-        return say_changed(rows, error);
+        return take_unexpected(self, rows, row, bad, error);
     }
     *bad = !encoder_add(&self->encoder, rows, row, self->train, (int)index, error);
     if (!*bad) {
@@ -590,8 +598,8 @@ static struct table_pass pass_of_encoding(const struct config *config, const cha
     return (struct table_pass){.begin = begin_encoding,
                                .take = take_into_examples,
                                .take_plain = take_plain_into_examples,
-                               .end = tell_note,
-                               .tells = true,
+                               .end = log_note,
+                               .reports_bad = true,
                                .config = config,
                                .folder = folder,
                                .names = names};
@@ -773,7 +781,7 @@ static bool make_sets(struct encode_pass *self, const struct overflow *overflow,
     const bool streams = is_too_large(self->schema, split->rows, overflow->limit, config);
     const int64_t sample = (int64_t)self->held_out + overflow->keep - overflow->held_out;
     const int kept = (int)(streams && sample < split->rows ? sample : split->rows);
-    if (!examples_create(self->train, &like, kept) || (streams && !examples_create(&self->one, &like, 1))) {
+    if (!examples_create(self->train, &like, kept) || !examples_create(&self->one, &like, 1)) {
         return error_set(error, "out of memory for %d rows of %d inputs", kept, like.inputs);
     }
     return !streams || (choose_cache(folder, config, error) && spool_create(&self->spool, folder, &like, error));

@@ -1,5 +1,5 @@
 /* A part of a data set in TFRecord files, read into memory or streamed from disk. */
-#include "worker/data/tfrecord/files.h"
+#include "worker/data/tfrecord/reader.h"
 
 #include <limits.h>
 #include <stdbool.h>
@@ -17,7 +17,6 @@
 #include "worker/data/names.h"
 #include "worker/data/source.h"
 #include "worker/data/tfrecord/example.h"
-#include "worker/data/tfrecord/reader.h"
 
 /* --- Streaming --- */
 

@@ -11,8 +11,11 @@
 #include <stdint.h>
 
 #include "base/budget.h"
+#include "base/config.h"
 #include "base/encoding/proto.h"
 #include "base/error.h"
+#include "worker/data/examples.h"
+#include "worker/data/source.h"
 
 enum { TFRECORD_MAX_RECORD = 1 << 26 }; /* bytes; a header that promises more counts as damaged */
 
@@ -65,5 +68,24 @@ void tfrecord_append(struct proto *out, const void *record, size_t size);
 
 /* The length that a header promises; false if the header's CRC is wrong. */
 bool tfrecord_length(const uint8_t header[TFRECORD_HEADER], uint64_t *length);
+
+/* --- Parts of a data set --- */
+
+/* A part of a data set in TFRecord files. */
+
+/* True if files in data_dir match the pattern of the part. */
+bool tfrecord_files_exist(bool *exist, const struct config_data *config, enum dataset_part part, struct error *error);
+
+/*
+ * Reads all files of the part in the order of their names, one record of each in turn. Up to max_bad_records records
+ * that are damaged or lack an image with a label are skipped, each with a warning; one more is an error that names
+ * file, position and cause. Examples beyond the overflow's limit stay in the files. Pictures get the config's shape;
+ * what it leaves open, the first one decides. encoded: they are stored as pictures, not as pixels.
+ */
+bool tfrecord_files_read(struct examples *examples, bool *encoded, const struct config_data *config,
+                         enum dataset_part part, struct overflow *overflow, struct error *error);
+
+/* The pattern of a part: config->train_files or config->test_files. */
+const char *tfrecord_pattern(const struct config_data *config, enum dataset_part part);
 
 #endif

@@ -397,6 +397,7 @@ static enum exchange_result ask_model(struct push_pull *exchange, struct shard_p
     }
     *ready = model->state == MODEL_READY && model->message[0] == '\0';
     *generation = channel->frame.generation;
+    exchange->retries = model->retries;
     if (exchange->writes_model && model->state != MODEL_READY) {
         return EXCHANGE_REJOIN;
     }

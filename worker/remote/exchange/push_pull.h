@@ -52,6 +52,7 @@ struct push_pull {
     struct pollfd *polled; /* [count] */
     int count;
     uint32_t generation;
+    int retries;         /* as in struct config_train, of this generation */
     int64_t global_step; /* the highest known */
     int64_t token;       /* with participation below 1: the step for which we were last selected; -1: none */
     double logged_s, joined_s;

@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,7 +19,6 @@
 #include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/config/keys.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/process/signals.h"
 #include "base/progress.h"

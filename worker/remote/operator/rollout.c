@@ -1,5 +1,5 @@
 /* trainer rollout: proposes, watches and ends rollouts. */
-#include "worker/remote/operator/rollout.h"
+#include "worker/remote/operator/rollout_client.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -20,8 +20,8 @@
 #include "base/process/signals.h"
 #include "net/message.h"
 #include "ps/rollout/decide.h"
+#include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
-#include "worker/remote/operator/rollout_client.h"
 
 /* --- Programs --- */
 
@@ -226,7 +226,7 @@ void rollout_programs_show(const struct rollout_programs *programs)
         const struct manifest_program *program = &programs->programs.items[i];
         char before[PROGRAM_ID_HEX + 1];
         snprintf(before, sizeof before, "%.16s", program->fallback);
-        if (programs->bytes[i]) {
+        if (programs->bytes[i] || strcmp(program->digest, program->fallback) != 0) {
             log_info("program for %-16s %.18s -> %.16s  (%llu KiB)", program->architecture,
                      program->fallback[0] == '\0' ? "each machine's own" : before, program->digest,
                      (unsigned long long)(program->size >> 10));
@@ -553,31 +553,48 @@ static bool confirm(const struct command_call *call, const struct candidate *bot
            error_set(error, "not rolled out");
 }
 
-static void key_path(const struct command_call *call, char path[PATH_MAX])
+static void beside_config(const struct command_call *call, const char *name, char path[PATH_MAX])
 {
-    const char *given = command_value(call, "key"), *config = call->config->path;
-    const char *slash = config ? strrchr(config, '/') : NULL;
-    snprintf(path, PATH_MAX, "%.*s%s", !given && slash ? (int)(slash - config) + 1 : 0, config ? config : "",
-             given ? given : "operator.key");
+    const char *config = call->config->path, *slash = config ? strrchr(config, '/') : NULL;
+    snprintf(path, PATH_MAX, "%.*s%s", slash ? (int)(slash - config) + 1 : 0, config ? config : "", name);
 }
 
-/* Whose signatures count: those of the key that will sign. */
-static bool read_public_key(const struct command_call *call, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
+static void key_path(const struct command_call *call, char path[PATH_MAX])
+{
+    const char *given = command_value(call, "key");
+    if (given) {
+        snprintf(path, PATH_MAX, "%s", given);
+    } else {
+        beside_config(call, "operator.key", path);
+    }
+}
+
+/* Whose signatures count: those of the key that will sign, with others if operator.pub here names it among them. */
+static bool read_operators(const struct command_call *call, struct operator_keys *keys, struct error *error)
 {
     char path[PATH_MAX];
+    uint8_t own[OPERATOR_PUBLIC_KEY];
+    struct error ignored;
     key_path(call, path);
-    return operator_key_read_own_public(path, key, error);
+    if (!operator_key_read_own_public(path, own, error)) {
+        return false;
+    }
+    beside_config(call, "operator.pub", path);
+    if (!file_exists(path) || !operator_keys_read(path, keys, &ignored) || !operator_keys_have(keys, own)) {
+        *keys = operator_keys_of(own);
+    }
+    return true;
 }
 
 /* Without a key nothing can be signed, but --dry-run works. */
 static bool look_at_fleet(const struct command_call *call, struct rollout_client *client, struct fleet_view *view,
                           struct error *error)
 {
-    uint8_t key[OPERATOR_PUBLIC_KEY];
-    const bool has_key = read_public_key(call, key, error);
+    struct operator_keys keys;
+    const bool has_key = read_operators(call, &keys, error);
     *view = (struct fleet_view){.job = NULL};
     return (has_key || command_switch(call, "dry-run")) &&
-           fleet_view_ask(view, client, call->config, has_key ? key : NULL, error);
+           fleet_view_ask(view, client, call->config, has_key ? &keys : NULL, error);
 }
 
 static const char *describe_kind(enum rollout_kind kind)
@@ -588,10 +605,9 @@ static const char *describe_kind(enum rollout_kind kind)
 }
 
 /* If ps 0 answered too late, it may still have accepted the proposal: then follow it like any other. */
-static int propose_and_follow(struct rollout_client *client, const struct candidate *both, const uint8_t *bytes,
-                              size_t size, double healthy_s, struct error *error)
+static int propose_and_follow(struct rollout_client *client, uint64_t target, const uint8_t *bytes, size_t size,
+                              double healthy_s, struct error *error)
 {
-    const uint64_t target = (uint64_t)both->new->fleet.version;
     double arrive_s = 0;
     switch (rollout_client_propose(client, bytes, size, healthy_s, error)) {
     case PROPOSAL_REFUSED:
@@ -622,6 +638,143 @@ static bool read_validity(const char *text, double *valid_s)
            *valid_s <= 3650 * 86400.0;
 }
 
+/* --- Several signatures --- */
+
+static const char BY_FILE[] = "manifest"; /* the flag */
+
+/* Signed alone, it would be refused. */
+static bool check_threshold(const struct command_call *call, struct error *error)
+{
+    struct operator_keys keys;
+    return command_value(call, BY_FILE) || !read_operators(call, &keys, error) || keys.threshold == 1 ||
+           error_set(error,
+                     "operator.pub asks for the signatures of %d operators: add --manifest=FILE, to which the others "
+                     "add theirs with `trainer rollout sign --manifest=FILE`",
+                     keys.threshold);
+}
+
+static bool write_manifest(const struct command_call *call, const uint8_t *bytes, size_t size, int signatures,
+                           struct error *error)
+{
+    const char *path = command_value(call, BY_FILE);
+    struct operator_keys keys;
+    if (!read_operators(call, &keys, error) || !file_write_atomic(path, &(struct file_part){bytes, size}, 1, error)) {
+        return false;
+    }
+    log_info("%s has %d of %d signatures; next: trainer rollout %s --manifest=%s", path, signatures, keys.threshold,
+             signatures < keys.threshold ? "sign" : "propose", path);
+    return true;
+}
+
+/* The caller frees *bytes. */
+static bool read_manifest(const struct command_call *call, struct manifest *manifest, uint8_t **bytes, size_t *size,
+                          struct error *error)
+{
+    const char *path = command_value(call, BY_FILE);
+    *bytes = NULL;
+    return (file_read(path, MANIFEST_MAX_BYTES, bytes, size, error) &&
+            (manifest_decode_unsigned(manifest, *bytes, *size, error) || error_wrap(error, "%s", path)) &&
+            (strcmp(manifest->fleet, call->config->fleet.name) == 0 ||
+             error_set(error, "%s: is for fleet \"%s\", but this is fleet \"%s\"", path, manifest->fleet,
+                       call->config->fleet.name))) ||
+           (free(*bytes), *bytes = NULL, false);
+}
+
+/* Shows what is to be signed as if it were this operator's own, and asks. */
+static bool agree(const struct command_call *call, const struct manifest *manifest, const struct fleet_view *view,
+                  struct error *error)
+{
+    const struct manifest_config *target = &manifest->target;
+    const struct rollout_programs programs = {.programs = manifest->programs};
+    struct config new = {.path = NULL};
+    enum rollout_kind kind;
+    char *text = manifest_copy_text(target->text, target->text_size);
+    char *local = manifest_copy_text(target->local, target->local_size);
+    bool done =
+        text && local ? parse_text(&new, "the manifest's target", text, error) : error_set(error, "out of memory");
+    const struct candidate both = {.running = &view->running,
+                                   .new = &new,
+                                   .programs = &programs,
+                                   .job = view->job,
+                                   .local = view->local,
+                                   .new_local = local,
+                                   .doubt = view->doubt};
+    if (done && !fleet_view_is_running(view, &manifest->fallback)) {
+        done = error_set(error, "the manifest goes back to another version %" PRIu64 " than what the fleet runs",
+                         manifest->fallback.version);
+    }
+    if (done) {
+        log_info("%s signed this, from version %" PRIu64 " to version %" PRIu64 "%s:", manifest->author,
+                 manifest->fallback.version, target->version,
+                 manifest->may_lose ? ", which may lose parts of the checkpoint" : "");
+    }
+    done = done && manifest_is_portable(manifest, error) &&
+           manifest_is_current(manifest, false, clock_wall_s(), error) && candidate_check(&both, &kind, error) &&
+           confirm(call, &both, error);
+    config_free(&new);
+    free(local);
+    free(text);
+    return done;
+}
+
+static bool add_signature(const struct command_call *call, struct rollout_client *client, struct error *error)
+{
+    struct manifest manifest;
+    struct operator_keys keys;
+    struct fleet_view view = {.job = NULL};
+    char path[PATH_MAX];
+    uint8_t secret[OPERATOR_SECRET_KEY], *bytes;
+    size_t size;
+    if (!read_manifest(call, &manifest, &bytes, &size, error)) {
+        return false;
+    }
+    key_path(call, path);
+    bool done = read_operators(call, &keys, error) && look_at_fleet(call, client, &view, error) &&
+                agree(call, &manifest, &view, error) && operator_key_read_secret(path, secret, error);
+    if (done) {
+        done = manifest_add_signature(&manifest, &keys, secret, &bytes, &size, error) &&
+               write_manifest(call, bytes, size, manifest.signatures + 1, error);
+        sodium_memzero(secret, sizeof secret);
+    }
+    fleet_view_free(&view);
+    free(bytes);
+    return done;
+}
+
+static int sign_file(const struct command_call *call, struct rollout_client *client)
+{
+    struct error error;
+    if (!add_signature(call, client, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    return COMMAND_DONE;
+}
+
+/* Needs no key. The programs that it names are given again, by --binary. */
+static int propose_file(const struct command_call *call, struct rollout_client *client,
+                        const struct rollout_programs *programs, double healthy_s)
+{
+    struct manifest manifest;
+    struct operator_keys keys;
+    struct error error = {""};
+    char path[PATH_MAX];
+    uint8_t *bytes = NULL;
+    size_t size;
+    int status = COMMAND_FAILED;
+    beside_config(call, "operator.pub", path);
+    if (operator_keys_read(path, &keys, &error) && read_manifest(call, &manifest, &bytes, &size, &error) &&
+        manifest_decode(&manifest, bytes, size, &keys, &error) && rollout_client_ask(client, &error) &&
+        rollout_programs_bring(programs, client, bytes, size, &error)) {
+        status = propose_and_follow(client, manifest.target.version, bytes, size, healthy_s, &error);
+    }
+    free(bytes);
+    if (error.text[0] != '\0') {
+        log_error("%s", error.text);
+    }
+    return status;
+}
+
 /* From the comparison to the end of the rollout. */
 static int decide_and_follow(const struct command_call *call, struct rollout_client *client,
                              const struct candidate *both, double healthy_s, struct error *error)
@@ -644,9 +797,14 @@ static int decide_and_follow(const struct command_call *call, struct rollout_cli
         return COMMAND_DONE;
     }
     key_path(call, secret);
-    if (confirm(call, both, error) && candidate_sign(secret, both, &bytes, &size, error)) {
+    if (!check_threshold(call, error) || !confirm(call, both, error) ||
+        !candidate_sign(secret, both, &bytes, &size, error)) {
+        /* reported by the caller */
+    } else if (command_value(call, BY_FILE)) {
+        status = write_manifest(call, bytes, size, 1, error) ? COMMAND_DONE : COMMAND_FAILED;
+    } else {
         status = rollout_programs_bring(both->programs, client, bytes, size, error)
-                     ? propose_and_follow(client, both, bytes, size, healthy_s, error)
+                     ? propose_and_follow(client, (uint64_t)both->new->fleet.version, bytes, size, healthy_s, error)
                      : COMMAND_FAILED;
     }
     free(bytes);
@@ -764,20 +922,21 @@ static int show_status(struct rollout_client *client)
 static bool name_rollout(const struct command_call *call, struct rollout_client *client,
                          const struct message_rollout *answer, struct manifest_abort *abort, struct error *error)
 {
-    uint8_t key[OPERATOR_PUBLIC_KEY], *bytes;
+    struct operator_keys keys;
+    uint8_t *bytes;
     size_t size;
     struct manifest manifest;
     if (answer->state == ROLLOUT_IDLE) {
         return error_set(error, "there is no rollout to %s: %s", abort->resumes ? "resume" : "abort", answer->message);
     }
     const uint64_t target = answer->target;
-    if (!read_public_key(call, key, error) || !rollout_client_manifest(client, &bytes, &size, error)) {
+    if (!read_operators(call, &keys, error) || !rollout_client_manifest(client, &bytes, &size, error)) {
         return false;
     }
     if (!bytes) {
         return error_set(error, "ps 0 shows no manifest of it: is its program older? Then use that program");
     }
-    bool done = manifest_decode(&manifest, bytes, size, key, error) || error_wrap(error, "what ps 0 shows");
+    bool done = manifest_decode(&manifest, bytes, size, &keys, error) || error_wrap(error, "what ps 0 shows");
     if (done && (manifest.target.version != target || strcmp(manifest.fleet, call->config->fleet.name) != 0)) {
         done = error_set(error, "ps 0 shows the manifest of version %" PRIu64 " of fleet \"%s\", and not of this one",
                          manifest.target.version, manifest.fleet);
@@ -829,7 +988,23 @@ static bool show_log(const char *path, struct error *error)
     return true;
 }
 
-static int show_history(const struct config *config)
+static int verify_history(const char *config_path)
+{
+    size_t lines;
+    char last[AUDIT_HASH_HEX + 1];
+    struct versions versions;
+    struct error error;
+    if (!versions_path(config_path, NULL, versions.folder, &error) || !audit_verify(&versions, &lines, last, &error)) {
+        log_error("%s", error.text);
+        return COMMAND_FAILED;
+    }
+    log_info("%s.d/audit.log: %zu lines, each of which follows the one before it; noted elsewhere, the last one's hash "
+             "proves them all: %s",
+             config_path, lines, last);
+    return COMMAND_DONE;
+}
+
+static int show_history(const struct config *config, bool verifies)
 {
     char path[VERSIONS_PATH], former[VERSIONS_PATH];
     struct error error;
@@ -842,6 +1017,9 @@ static int show_history(const struct config *config)
     if (named && !file_exists(path)) {
         log_info("%s: nothing was rolled out to this machine", path);
         return COMMAND_DONE;
+    }
+    if (named && verifies) {
+        return verify_history(config->path);
     }
     if (!named || (file_exists(former) && !show_log(former, &error)) || !show_log(path, &error)) {
         log_error("%s", error.text);
@@ -883,6 +1061,10 @@ static int reach_and_run(const struct command_call *call, const char *what, stru
         status = revert(call, &client, programs, healthy_s);
     } else if (what && strcmp(what, "status") == 0) {
         status = show_status(&client);
+    } else if (what && strcmp(what, "sign") == 0) {
+        status = sign_file(call, &client);
+    } else if (what && strcmp(what, "propose") == 0) {
+        status = propose_file(call, &client, programs, healthy_s);
     } else {
         status = roll_out(call, &client, new, programs, healthy_s);
     }
@@ -892,7 +1074,7 @@ static int reach_and_run(const struct command_call *call, const char *what, stru
 
 static bool is_verb(const char *what)
 {
-    static const char *const verbs[] = {"status", "abort", "resume", "revert"};
+    static const char *const verbs[] = {"status", "abort", "resume", "revert", "sign", "propose"};
     bool found = false;
     for (size_t i = 0; what && i < sizeof verbs / sizeof verbs[0]; i++) {
         found = found || strcmp(what, verbs[i]) == 0;
@@ -908,8 +1090,8 @@ static int run_rollout(const struct command_call *call)
     struct error error;
     double healthy_s, valid_s;
     if (!what && !files) {
-        return misuse(
-            "name the file of a config, a program with --binary, or status, history, abort, resume or revert");
+        return misuse("name the file of a config, a program with --binary, or status, history, abort, resume, revert, "
+                      "sign or propose");
     }
     if (!read_seconds(command_value(call, "healthy_secs"), &healthy_s)) {
         return misuse("--healthy_secs must be a number from 0 to 86400");
@@ -918,13 +1100,17 @@ static int run_rollout(const struct command_call *call)
         return misuse("--expires must be a time such as 12h or 7d, or never");
     }
     if (what && strcmp(what, "history") == 0) {
-        return show_history(call->config);
+        return show_history(call->config, command_switch(call, "verify"));
     }
     if (call->config->cluster.ps_hosts.count == 0) {
         return misuse("no cluster given: set ps_hosts and worker_hosts in config.json, or as flags");
     }
-    if (is_verb(what) && files) {
+    const bool signs = what && strcmp(what, "sign") == 0, proposes = what && strcmp(what, "propose") == 0;
+    if (is_verb(what) && !proposes && files) {
         return misuse("--binary goes with a config or alone");
+    }
+    if ((signs || proposes) && !command_value(call, BY_FILE)) {
+        return misuse("name the file of the manifest, with --manifest=FILE");
     }
     int status = COMMAND_MISUSED;
     const struct rollout_flags given = {.rate = command_value(call, "rate_mb"),
@@ -955,12 +1141,14 @@ static const struct command_flag flags[] = {
     {"budget", "COUNT",
      "how many workers, or what share (5%), may be down at once; a failure then pauses the rollout (none)"},
     {"least_speed", "SHARE", "a canary that makes less than this share of its earlier steps/s is too slow (50%)"},
+    {"manifest", "FILE", "where several operators sign: write it there, or `sign` or `propose` what is there"},
+    {"verify", NULL, "with history: check that no line was changed, removed or moved"},
     {NULL, NULL, NULL},
 };
 
 const struct command command_rollout = {
     .name = "rollout",
-    .operands = "[NEW.json]|status|history|abort|resume|revert",
+    .operands = "[NEW.json|VERB]",
     .max_operands = 1,
     .summary = "change the config of a running cluster, and roll back if it fails",
     .details =
@@ -992,7 +1180,11 @@ const struct command command_rollout = {
         "trainer rollout abort\nRoll back; this, too, is signed.\n"
         "trainer rollout resume\nContinue after a pause, without the workers that failed.\n"
         "trainer rollout revert\nRestore the previous config as a new version.\n"
-        "trainer rollout history\nThis machine's audit log.",
+        "trainer rollout sign --manifest=FILE\nAdd a second operator's signature to what the first one wrote there "
+        "with "
+        "--manifest, after showing it.\n"
+        "trainer rollout propose --manifest=FILE\nRoll out what enough operators have signed.\n"
+        "trainer rollout history\nThis machine's audit log; with --verify, whether it is whole.",
     .flags = flags,
     .takes_config = true,
     .run = run_rollout,

@@ -214,7 +214,7 @@ static bool is_text(const char *text, size_t size, const char *other)
     return strlen(other) == size && memcmp(text, other, size) == 0;
 }
 
-static bool is_running(const struct manifest_config *config, const struct fleet_view *view)
+bool fleet_view_is_running(const struct fleet_view *view, const struct manifest_config *config)
 {
     return config->version == (uint64_t)view->running.fleet.version &&
            is_text(config->text, config->text_size, view->job) &&
@@ -264,7 +264,7 @@ static void doubt_age(struct fleet_view *view, const struct config *here)
 }
 
 /* Reduces ps 0's answer, texts and manifest, to what can be trusted. */
-static bool judge(struct fleet_view *view, const struct config *here, const uint8_t key[OPERATOR_PUBLIC_KEY],
+static bool judge(struct fleet_view *view, const struct config *here, const struct operator_keys *keys,
                   struct error *error)
 {
     struct manifest manifest;
@@ -272,15 +272,15 @@ static bool judge(struct fleet_view *view, const struct config *here, const uint
     if (!parse_running(view, here, error)) {
         return false;
     }
-    const bool is_signed = view->manifest && key &&
-                           manifest_decode(&manifest, view->manifest, view->manifest_size, key, &ignored) &&
+    const bool is_signed = view->manifest && keys &&
+                           manifest_decode(&manifest, view->manifest, view->manifest_size, keys, &ignored) &&
                            strcmp(manifest.fleet, here->fleet.name) == 0;
-    const bool came_by_it = is_signed && is_running(&manifest.target, view);
+    const bool came_by_it = is_signed && fleet_view_is_running(view, &manifest.target);
     if (came_by_it) {
         view->programs = manifest.programs;
         view->brought_programs = manifest_brings_programs(&manifest);
     }
-    if (!came_by_it && !(is_signed && is_running(&manifest.fallback, view)) && !is_own(view, here)) {
+    if (!came_by_it && !(is_signed && fleet_view_is_running(view, &manifest.fallback)) && !is_own(view, here)) {
         snprintf(view->doubt, FLEET_VIEW_DOUBT,
                  "only ps 0 says that this version %lld is in force: it is not what %.100s says here, and no manifest "
                  "with your signature leads to it",
@@ -300,7 +300,7 @@ static bool judge(struct fleet_view *view, const struct config *here, const uint
 }
 
 bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, const struct config *here,
-                    const uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
+                    const struct operator_keys *keys, struct error *error)
 {
     *view = (struct fleet_view){.job = NULL};
     const struct message_rollout *answer = rollout_client_ask(client, error);
@@ -316,5 +316,5 @@ bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, cons
         return error_set(error, "out of memory");
     }
     return rollout_client_manifest(client, &view->manifest, &view->manifest_size, error) &&
-           judge(view, here, key, error);
+           judge(view, here, keys, error);
 }

@@ -34,7 +34,7 @@ bool rollout_client_manifest(struct rollout_client *client, uint8_t **bytes, siz
 enum proposal {
     PROPOSAL_TAKEN,      /* the rollout has begun */
     PROPOSAL_REFUSED,    /* for the reason in the error */
-    PROPOSAL_UNANSWERED, /* the connection is closed; only ps 0 can tell whether it accepted */
+    PROPOSAL_UNANSWERED, /* the connection is closed; only ps 0 knows whether it accepted */
 };
 
 /* Sends ps 0 a manifest, after an answer to rollout_client_ask. */
@@ -78,11 +78,49 @@ struct fleet_view {
 };
 
 /*
- * key: whose signatures count; NULL: none. here: this machine's own config. False if ps 0 does not answer, or claims
+ * keys: whose signatures count; NULL: none. here: this machine's own config. False if ps 0 does not answer, or claims
  * something that no fleet of this operator can have in force. Call fleet_view_free after a failure, too.
  */
 bool fleet_view_ask(struct fleet_view *view, struct rollout_client *client, const struct config *here,
-                    const uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error);
+                    const struct operator_keys *keys, struct error *error);
 void fleet_view_free(struct fleet_view *view);
+
+/* True if this is what the fleet runs, word for word. */
+bool fleet_view_is_running(const struct fleet_view *view, const struct manifest_config *config);
+
+/* --- The programs of a rollout --- */
+
+struct rollout_programs {
+    struct manifest_programs programs;     /* for the manifest; count 0: none */
+    uint8_t *bytes[MANIFEST_MAX_PROGRAMS]; /* of each; NULL: the fleet has it */
+};
+
+/* As the operator gave them; NULL: the default. */
+struct rollout_flags {
+    const char *rate;        /* MB a second */
+    const char *waves;       /* "1,10%,50%,100%" */
+    const char *budget;      /* "3" or "5%" */
+    const char *least_speed; /* "50%" */
+};
+
+/*
+ * Reads the files, separated by commas (NULL: none), each a complete trainer for another architecture. Call
+ * rollout_programs_free after a failure, too.
+ */
+bool rollout_programs_read(struct rollout_programs *programs, const char *files, const struct rollout_flags *flags,
+                           struct error *error);
+void rollout_programs_free(struct rollout_programs *programs);
+
+/*
+ * Programs that the fleet runs become the fallback, and stay where no other comes. in_force: of the manifest in force.
+ */
+void rollout_programs_follow(struct rollout_programs *programs, const struct manifest_programs *in_force);
+
+/* Prints one line for each new program. */
+void rollout_programs_show(const struct rollout_programs *programs);
+
+/* Sends ps 0 the programs that it lacks. manifest: as signed. */
+bool rollout_programs_bring(const struct rollout_programs *programs, struct rollout_client *client,
+                            const uint8_t *manifest, size_t manifest_size, struct error *error);
 
 #endif

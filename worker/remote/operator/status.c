@@ -9,7 +9,6 @@
 #include "base/cli/commands.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "base/text/text.h"
 #include "net/member.h"
 #include "observe/api.h"

@@ -235,7 +235,8 @@ static void test_bad_rows_are_named_and_left_behind(void **state)
     (void)state;
     expect_rows(
         "a,b\n1,2\n3\n4,5,6\n7,8\n",
-        "a|b\n1|2\n!f:3:2: has 1 fields where the first row has 2; add what is missing\n"
+        "a|b\n1|2\n!f:3:2: has 1 fields where the first row has 2; add what is missing, or remove "
+        "the row; --max_bad_records=N skips N such rows\n"
         "!f:4:5: has 3 fields where the first row has 2; put a field with a delimiter in it into quotes\n7|8\n");
     static const char zero[] = "a,b\n1,\0\n3,4\n";
     char *text = read_all(zero, sizeof zero - 1);

@@ -1,18 +1,13 @@
 /* Merged surveys of parts equal the survey of the whole; and no text breaks anything. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "tests/random.h"
 #include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
+#include "tests/check.h"
 
 enum { ROWS = 400, PARTS = 5, ROW_TEXT = 96 };
 
@@ -123,9 +118,8 @@ static void run_split(struct test_random *random)
     survey_free(&merged);
 }
 
-static void parts_make_the_whole(void **state)
+TEST(parts_make_the_whole)
 {
-    (void)state;
     struct test_random random = test_random_begin("figures");
     for (int i = 0; i < 30; i++) {
         run_split(&random);
@@ -147,9 +141,8 @@ static void try_merge(const char *text, const char *words)
     survey_free(&survey);
 }
 
-static void what_does_not_fit_is_named(void **state)
+TEST(what_does_not_fit_is_named)
 {
-    (void)state;
     struct survey other;
     survey_text(&other, "number,flag,hue,class\n1,0,red,yes\n2,1,blue,no\n");
     char *text = figures_text(&other);
@@ -164,9 +157,8 @@ static void what_does_not_fit_is_named(void **state)
 }
 
 /* Single bytes changed: whatever results is a valid answer. */
-static void damage_is_an_error(void **state)
+TEST(damage_is_an_error)
 {
-    (void)state;
     static const char *const damaged[] = {"",
                                           "{}",
                                           "[]",
@@ -209,9 +201,8 @@ int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile v
                                               void (*on_free)(const volatile void *));
 
 /* A text of a million values takes no more than room for one copy of it: no tree is built. */
-static void a_long_text_takes_no_tree(void **state)
+TEST(a_long_text_takes_no_tree)
 {
-    (void)state;
     enum { VALUES = 1 << 20 };
     static const char head[] = "{\"rows\":3,\"columns\":[0";
     struct survey survey;
@@ -234,9 +225,8 @@ static void a_long_text_takes_no_tree(void **state)
 }
 
 /* Each number is valid, and yet together they have no deviation. */
-static void numbers_that_are_too_far_apart(void **state)
+TEST(numbers_that_are_too_far_apart)
 {
-    (void)state;
     static const char format[] =
         "{\"rows\":6,\"columns\":[{\"name\":\"number\",\"missing\":0,\"texts\":0,\"numbers\":6,"
         "\"notation\":\"plain\",\"dates\":0,\"mean\":%s,\"squares\":%s,\"minimum\":-2,\"maximum\":2,\"values\":[],"
@@ -251,10 +241,5 @@ static void numbers_that_are_too_far_apart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_make_the_whole),      cmocka_unit_test(what_does_not_fit_is_named),
-        cmocka_unit_test(damage_is_an_error),        cmocka_unit_test(numbers_that_are_too_far_apart),
-        cmocka_unit_test(a_long_text_takes_no_tree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

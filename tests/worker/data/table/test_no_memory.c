@@ -2,15 +2,9 @@
  * Tables surveyed, read and described while one allocation after another fails: each failure is reported and leaks
  * nothing, and no result is ever wrong.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/config.h"
 #include "tests/net/loopback.h"
@@ -19,6 +13,7 @@
 #include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 #include "worker/data/table/table.h"
+#include "tests/check.h"
 
 enum { MOST_CALLS = 2000, TRAINED = 30, TESTED = 8 };
 
@@ -108,7 +103,6 @@ static const struct {
 
 static void one_allocation_fails(void **state)
 {
-    (void)state;
     for (size_t which = 0; which < sizeof makers / sizeof *makers; which++) {
         int failures = 0, at = 1;
         for (; at < MOST_CALLS; at++) {
@@ -145,7 +139,6 @@ static int begin(void **state)
 {
     struct error error;
     struct survey survey;
-    (void)state;
     loopback_make_folder(folder);
     write_rows("train.csv", TRAINED);
     write_rows("test.csv", TESTED);
@@ -163,7 +156,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     free(figures);
     schema_free(&schema);
     config_free(&config);

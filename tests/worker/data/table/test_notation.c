@@ -86,13 +86,41 @@ static void other_texts_are_no_numbers(void **state)
     (void)state;
     static const char *const texts[] = {
         "",      "-",           "$",        "%",    "abc",       "A5",           "1.2.3", "12:30", "2024-05-01",
-        "1,2,3", "1 23",        "1,23,45",  "5 kg", "(5",        "--5",          "-(5)",  "1e",    "1d5d",
+        "1,2,3", "1 23",        "1,23,45",  "5 2k", "(5",        "--5",          "-(5)",  "1e",    "1d5d",
         "$5$",   "192.168.1.1", "12 345 6", "1'23", "0,123,456", "1234,567,890", "+5-"};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         struct notation_clues clues = {.points = 0};
         if (notation_look(&clues, texts[i], strlen(texts[i]))) {
             fail_msg("%s is a number", texts[i]);
         }
+    }
+}
+
+static void words_behind_numbers_are_units(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *unit;
+        double value;
+    } cases[] = {{"5 kg", "kg", 5},       {"5kg", "kg", 5},     {"-1.5 \u00B0C", "\u00B0C", -1.5},
+                 {"80 km/h", "km/h", 80}, {"12 m2", "m2", 12},  {"12 m^2", "m^2", 12},
+                 {"1e3 Hz", "Hz", 1000},  {"3\u00A0d", "d", 3}, {"1,234.5 kg", "kg", 1234.5}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct notation_clues clues = {.points = 0};
+        double value;
+        bool is_unsure;
+        assert_true(notation_look(&clues, cases[i].text, strlen(cases[i].text)));
+        assert_int_equal(clues.words, 1);
+        assert_string_equal(clues.word, cases[i].unit);
+        struct notation notation = notation_choose(&clues, &(struct notation_hints){.delimiter = ';'}, &is_unsure);
+        memcpy(notation.unit, clues.word, sizeof notation.unit);
+        assert_true(notation_has_word(&notation));
+        assert_int_equal(notation_read(&notation, cases[i].text, strlen(cases[i].text), &value), NUMBER_FINITE);
+        assert_true(fabs(value - cases[i].value) < 1e-9);
+        assert_int_equal(notation_read(&notation, "7", 1, &value), NUMBER_FINITE);
+        assert_int_equal(notation_read(&notation, "7 lb", 4, &value), NUMBER_TEXT);
+        assert_false(notation_look(&clues, "7 lb", 4));
+        assert_int_equal(clues.other_words, 1);
     }
 }
 
@@ -119,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_have_a_notation),
         cmocka_unit_test(other_texts_are_no_numbers),
+        cmocka_unit_test(words_behind_numbers_are_units),
         cmocka_unit_test(one_notation_a_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,19 +1,14 @@
 /* Plain rows processed side by side give the same bits as each alone: hashes, surveys, and the model's inputs. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "tests/random.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/split.h"
 #include "worker/data/table/survey.h"
+#include "tests/check.h"
 
 enum { MOST_ROWS = 1500, MOST_COLUMNS = 11, TIMES = 60, HEADER = 128 };
 
@@ -21,9 +16,8 @@ static char nothing[] = "", last_name[] = "-1", middle_name[] = "1", *target = l
 
 /* --- hashes --- */
 
-static void hashes_side_by_side(void **state)
+TEST(hashes_side_by_side)
 {
-    (void)state;
     uint8_t bytes[9 * 40];
     uint64_t hashes[9];
     struct test_random random = test_random_begin("test_plain");
@@ -41,9 +35,8 @@ static void hashes_side_by_side(void **state)
 }
 
 /* Which rows are held out must never change. */
-static void hashes_are_what_they_were(void **state)
+TEST(hashes_are_what_they_were)
 {
-    (void)state;
     static const double rows[4][3] = {{0, 1, 2}, {3, 4, 5}, {-1.5, 1e30, 7}, {0.1, 0.2, 0.3}};
     uint64_t hashes[4];
     dictionary_hashes(rows, sizeof rows[0], 4, hashes);
@@ -260,9 +253,8 @@ static void check_encoding(const struct table *table, bool reversed, enum table_
     schema_free(&schema);
 }
 
-static void surveys_and_inputs_are_the_same(void **state)
+TEST(surveys_and_inputs_are_the_same)
 {
-    (void)state;
     static struct table table;
     struct test_random random = test_random_begin("test_plain");
     for (int i = 0; i < TIMES; i++) {
@@ -286,10 +278,5 @@ static void surveys_and_inputs_are_the_same(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hashes_side_by_side),
-        cmocka_unit_test(hashes_are_what_they_were),
-        cmocka_unit_test(surveys_and_inputs_are_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

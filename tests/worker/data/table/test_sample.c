@@ -1,20 +1,14 @@
 /* Samples of numbers and their quantiles; times as they are written. */
 #include "worker/data/table/sample.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "worker/data/table/timestamp.h"
 
-static void quantiles_of_all_that_fits(void **state)
+TEST(quantiles_of_all_that_fits)
 {
-    (void)state;
     static const double shares[] = {0, 0.25, 0.5, 0.9, 1};
     double quantiles[5];
     struct sample sample;
@@ -37,9 +31,8 @@ static void quantiles_of_all_that_fits(void **state)
 }
 
 /* Ties, few values, one value, none; otherwise as numpy.quantile has them. */
-static void edges_of_bins_are_quantiles(void **state)
+TEST(edges_of_bins_are_quantiles)
 {
-    (void)state;
     static const double quarters[] = {0, 25, 50, 75, 100}, merged[] = {0, 75, 100}, few[] = {-1, 2, 7};
     static const struct {
         const double *edges;
@@ -68,9 +61,8 @@ static void edges_of_bins_are_quantiles(void **state)
     sample_free(&sample);
 }
 
-static void more_rows_than_fit_are_thinned_evenly(void **state)
+TEST(more_rows_than_fit_are_thinned_evenly)
 {
-    (void)state;
     static const double shares[] = {0.1, 0.5, 0.9};
     enum { ROWS = 300000 };
     double quantiles[3];
@@ -91,9 +83,8 @@ static void more_rows_than_fit_are_thinned_evenly(void **state)
     sample_free(&sample);
 }
 
-static void times_are_numbers_or_dates(void **state)
+TEST(times_are_numbers_or_dates)
 {
-    (void)state;
     static const struct {
         const char *text;
         double time;
@@ -126,9 +117,8 @@ static void times_are_numbers_or_dates(void **state)
     }
 }
 
-static void dates_have_orders_and_parts(void **state)
+TEST(dates_have_orders_and_parts)
 {
-    (void)state;
     double time;
     static const struct {
         const char *text;
@@ -175,12 +165,5 @@ static void dates_have_orders_and_parts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quantiles_of_all_that_fits),
-        cmocka_unit_test(edges_of_bins_are_quantiles),
-        cmocka_unit_test(more_rows_than_fit_are_thinned_evenly),
-        cmocka_unit_test(times_are_numbers_or_dates),
-        cmocka_unit_test(dates_have_orders_and_parts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,13 +1,8 @@
 /* A checkpoint's preprocessing, possibly written by another program. */
 #include "worker/data/table/schema.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define FEATURE                                                                                                        \
     "{\"name\":\"a\",\"role\":\"feature\",\"kind\":\"number\",\"may_miss\":true,\"center\":0,\"scale\":1,\"fill\":0}"
@@ -18,7 +13,6 @@
 /* What is understood is written again unchanged: a row without a target is not trained on. */
 static void only_features_may_miss(void **state)
 {
-    (void)state;
     static const char text[] = "{\"version\":1,\"task\":\"numbers\",\"columns\":[" FEATURE "," TARGET "]}";
     struct schema schema, again;
     struct error error;
@@ -34,7 +28,6 @@ static void only_features_may_miss(void **state)
 
 static void damaged(void **state)
 {
-    (void)state;
     static const char *const texts[] = {"",
                                         "{}",
                                         "{\"version\":1}",
@@ -64,7 +57,6 @@ static void damaged(void **state)
 
 static void bins_are_inputs(void **state)
 {
-    (void)state;
     struct schema schema, again, both, other;
     struct error error = {""};
     assert_true(schema_parse(&schema, ENCODED("numbers", "ple", "[-1,0.5,2,1e30]"), &error));
@@ -88,7 +80,6 @@ static void bins_are_inputs(void **state)
 
 static void bins_that_make_no_sense(void **state)
 {
-    (void)state;
     static const char *const texts[] = {ENCODED("numbers", "ple", "[1]"),       ENCODED("numbers", "ple", "[]"),
                                         ENCODED("numbers", "ple", "[1,1]"),     ENCODED("numbers", "ple", "[2,1]"),
                                         ENCODED("numbers", "ple", "[0,1e300]"), ENCODED("numbers", "ple", "[0,\"1\"]"),

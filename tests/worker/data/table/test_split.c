@@ -1,14 +1,10 @@
 /* Which rows are held out: always the same, of every kind of row, and of no class all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 #include "worker/data/table/dictionary.h"
 #include "worker/data/table/split.h"
+#include "tests/check.h"
 
 enum { MOST = 4000, LINE = 64 };
 
@@ -80,9 +76,8 @@ static int count(const enum dataset_part *parts, enum dataset_part part)
 }
 
 /* Runs that began with earlier programs go on with the same rows. */
-static void different_rows_by_their_content(void **state)
+TEST(different_rows_by_their_content)
 {
-    (void)state;
     enum dataset_part parts[MOST];
     line_count = 0;
     for (int i = 0; i < 1000; i++) {
@@ -96,9 +91,8 @@ static void different_rows_by_their_content(void **state)
     assert_int_equal(count(parts, DATASET_VALIDATION), 100);
 }
 
-static void equal_rows_one_by_one(void **state)
+TEST(equal_rows_one_by_one)
 {
-    (void)state;
     enum dataset_part parts[MOST], others[MOST];
     int order[MOST], tested[8] = {0};
     line_count = 0;
@@ -120,9 +114,8 @@ static void equal_rows_one_by_one(void **state)
     assert_int_equal(count(others, DATASET_VALIDATION), 100);
 }
 
-static void one_kind_of_many_rows(void **state)
+TEST(one_kind_of_many_rows)
 {
-    (void)state;
     enum dataset_part parts[MOST];
     line_count = 0;
     for (int i = 0; i < 500; i++) {
@@ -133,9 +126,8 @@ static void one_kind_of_many_rows(void **state)
     assert_in_range(count(parts, DATASET_TEST), 60, 140);
 }
 
-static void the_last_row_of_a_class(void **state)
+TEST(the_last_row_of_a_class)
 {
-    (void)state;
     enum dataset_part parts[MOST];
     line_count = 0;
     for (int i = 0; i < 300; i++) {
@@ -151,9 +143,8 @@ static void the_last_row_of_a_class(void **state)
     assert_in_range(count(parts, DATASET_VALIDATION), 20, 60);
 }
 
-static void classes_do_not_count_of_numbers(void **state)
+TEST(classes_do_not_count_of_numbers)
 {
-    (void)state;
     enum dataset_part parts[MOST];
     line_count = 0;
     for (int i = 0; i < 200; i++) {
@@ -164,9 +155,8 @@ static void classes_do_not_count_of_numbers(void **state)
     assert_int_equal(divide(0.5, 0, false, NULL, parts), 1);
 }
 
-static void a_few_rows_have_a_test(void **state)
+TEST(a_few_rows_have_a_test)
 {
-    (void)state;
     enum dataset_part parts[MOST];
     for (int rows = 3; rows < 30; rows++) {
         line_count = 0;
@@ -179,9 +169,8 @@ static void a_few_rows_have_a_test(void **state)
     }
 }
 
-static void no_test_at_all(void **state)
+TEST(no_test_at_all)
 {
-    (void)state;
     enum dataset_part parts[MOST];
     line_count = 0;
     for (int i = 0; i < 20; i++) {
@@ -194,14 +183,5 @@ static void no_test_at_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(different_rows_by_their_content),
-        cmocka_unit_test(equal_rows_one_by_one),
-        cmocka_unit_test(one_kind_of_many_rows),
-        cmocka_unit_test(the_last_row_of_a_class),
-        cmocka_unit_test(classes_do_not_count_of_numbers),
-        cmocka_unit_test(a_few_rows_have_a_test),
-        cmocka_unit_test(no_test_at_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

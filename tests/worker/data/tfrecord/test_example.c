@@ -2,14 +2,10 @@
  * tf.train.Example: what is written reads back; every kind of image and label; anything else is refused with a reason.
  */
 #include "worker/data/tfrecord/example.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cmocka.h>
 
 #include "tests/random.h"
 
@@ -100,9 +96,8 @@ static void refuses(struct proto *map, const char *message)
 static uint8_t six[] = {0, 51, 102, 153, 204, 255};
 static const struct image picture = {3, 2, 1, six};
 
-static void what_is_written_reads_back(void **state)
+TEST(what_is_written_reads_back)
 {
-    (void)state;
     struct proto record = {0};
     struct example example = {.capacity = 0};
     struct error error;
@@ -114,9 +109,8 @@ static void what_is_written_reads_back(void **state)
     proto_free(&record);
 }
 
-static void images_of_every_kind(void **state)
+TEST(images_of_every_kind)
 {
-    (void)state;
     const float ones[] = {0, 0.2f, 0.4f, 0.6f, 0.8f, 1}, bytes[] = {0, 51, 102, 153, 204, 255};
     const int64_t label = 7, two = 2, three = 3;
     for (int kind = 0; kind < 5; kind++) {
@@ -150,9 +144,8 @@ static void images_of_every_kind(void **state)
 }
 
 /* A label as tf.decode_raw reads it: of every type, alone and one-hot. */
-static void labels_of_raw_bytes(void **state)
+TEST(labels_of_raw_bytes)
 {
-    (void)state;
     const uint8_t image[4] = {1, 2, 3, 4};
     const double doubles[10] = {[7] = 1}, seven = 7;
     const float floats[10] = {[7] = 1}, single = 7;
@@ -177,9 +170,8 @@ static void labels_of_raw_bytes(void **state)
     refuses(&map, "the 24 raw bytes of its label \"label\" may be label 8 or 2; set it by --label_dtype");
 }
 
-static void labels_of_every_kind(void **state)
+TEST(labels_of_every_kind)
 {
-    (void)state;
     const int64_t integers[] = {0, 0, 1, 0};
     const float floats[] = {0, 0, 0, 1, 0}, number = 4;
     for (int kind = 0; kind < 3; kind++) {
@@ -194,9 +186,8 @@ static void labels_of_every_kind(void **state)
     }
 }
 
-static void reasons(void **state)
+TEST(reasons)
 {
-    (void)state;
     struct proto map = {0};
     const int64_t label = 7, negative = -1, large = 65536, nothing[] = {0, 0}, both[] = {1, 1}, four = 4;
     const float half = 0.5f, dark = -1, two[] = {0, 2}, light = 256;
@@ -246,9 +237,8 @@ static void reasons(void **state)
 }
 
 /* Truncated anywhere, an Example is refused, or still contains everything that matters. */
-static void cut_anywhere(void **state)
+TEST(cut_anywhere)
 {
-    (void)state;
     struct proto record = {0};
     example_encode(&record, &names, &picture, 9);
     for (size_t size = 0; size < record.size; size++) {
@@ -274,9 +264,8 @@ static uint8_t *pixels_of(uint8_t *record, size_t size)
 }
 
 /* Whatever was read before, a record is read as by a fresh reader. */
-static void what_came_before_changes_nothing(void **state)
+TEST(what_came_before_changes_nothing)
 {
-    (void)state;
     enum { KINDS = 8, ROUNDS = 20000, PIXELS = 6 };
     struct proto records[KINDS] = {{0}};
     struct test_random random = test_random_begin("what_came_before_changes_nothing");
@@ -337,14 +326,5 @@ static void what_came_before_changes_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_reads_back),
-        cmocka_unit_test(images_of_every_kind),
-        cmocka_unit_test(labels_of_every_kind),
-        cmocka_unit_test(labels_of_raw_bytes),
-        cmocka_unit_test(reasons),
-        cmocka_unit_test(cut_anywhere),
-        cmocka_unit_test(what_came_before_changes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,15 +1,11 @@
 /* Records through the reader: whole, damaged, truncated, compressed; and larger than its buffer. */
 #include "worker/data/tfrecord/reader.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <zlib.h>
 
 #include "tests/random.h"
@@ -63,9 +59,8 @@ static void expect(struct tfrecord_reader *reader, enum tfrecord_status status, 
     }
 }
 
-static void a_frame_as_tensorflow_writes_it(void **state)
+TEST(a_frame_as_tensorflow_writes_it)
 {
-    (void)state;
     /* tf.io.TFRecordWriter's file of the one record b"abc" */
     static const uint8_t expected[] = {0x03, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xb0, 0x99,
                                        0x49, 0x0e, 0x61, 0x62, 0x63, 0x6e, 0x57, 0xf1, 0x21};
@@ -76,9 +71,8 @@ static void a_frame_as_tensorflow_writes_it(void **state)
     proto_free(&file);
 }
 
-static void whole_files(void **state)
+TEST(whole_files)
 {
-    (void)state;
     for (int packing = 0; packing < 3; packing++) {
         struct proto file = make_file(20);
         struct tfrecord_reader *reader;
@@ -115,9 +109,8 @@ static void whole_files(void **state)
 }
 
 /* 0x8B1F bytes make the first two bytes of the file those of gzip. */
-static void a_length_that_looks_like_gzip(void **state)
+TEST(a_length_that_looks_like_gzip)
 {
-    (void)state;
     struct proto file = {0};
     uint8_t *record = calloc(0x8B1F, 1);
     struct tfrecord_reader *reader;
@@ -133,9 +126,8 @@ static void a_length_that_looks_like_gzip(void **state)
     free(record);
 }
 
-static void damage_costs_one_record(void **state)
+TEST(damage_costs_one_record)
 {
-    (void)state;
     struct tfrecord_reader *reader;
     struct error error;
     struct proto file = make_file(5); /* at 0, 16, 33, 56, 80 */
@@ -163,9 +155,8 @@ static void damage_costs_one_record(void **state)
 }
 
 /* Truncated anywhere, whole records are read, and the damage is reported once. */
-static void cut_files(void **state)
+TEST(cut_files)
 {
-    (void)state;
     struct proto file = make_file(5);
     static const size_t ends[] = {0, 16, 33, 56, 80, 196};
     for (size_t cut = 0; cut < file.size; cut++) {
@@ -189,9 +180,8 @@ static void cut_files(void **state)
 }
 
 /* However the bytes are changed, every record read is one that was written, and the reader ends. */
-static void random_damage(void **state)
+TEST(random_damage)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     for (int round = 0; round < 300; round++) {
         struct proto file = make_file(5);
@@ -219,9 +209,8 @@ static void random_damage(void **state)
 }
 
 /* Back and forth in a plain file, forward in compressed ones; within the buffer and beyond it. */
-static void goes_to_any_record(void **state)
+TEST(goes_to_any_record)
 {
-    (void)state;
     enum { RECORDS = 24 };
     uint64_t offsets[RECORDS + 1] = {0};
     struct proto file = make_file(RECORDS);
@@ -263,14 +252,5 @@ static void goes_to_any_record(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(goes_to_any_record),
-        cmocka_unit_test(a_frame_as_tensorflow_writes_it),
-        cmocka_unit_test(whole_files),
-        cmocka_unit_test(a_length_that_looks_like_gzip),
-        cmocka_unit_test(damage_costs_one_record),
-        cmocka_unit_test(cut_files),
-        cmocka_unit_test(random_damage),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -22,9 +22,8 @@
 #include "base/log.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/shard.h"
-#include "tests/locks.h"
 #include "tests/worker/remote/story.h"
-#include "worker/remote/exchange/preprocessing.h"
+#include "worker/remote/exchange/requests.h"
 #include "worker/remote/transfer.h"
 
 enum { SHARDS = 2, MOST_ORDERS = 64, LAST_STEP = 95 };

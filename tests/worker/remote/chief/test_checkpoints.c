@@ -40,7 +40,6 @@ static void checkpoints_are_told(void **state)
     struct checkpoint_info *record;
     int64_t step;
     char wanted[256];
-    (void)state;
     log_setup(LOG_TEXT, LOG_INFO);
     begin_training(&bench, "0");
     listen_in();
@@ -68,7 +67,6 @@ static void a_checkpoint_that_fails_after_a_good_one(void **state)
     struct bench bench;
     struct updater_record record;
     char away[80];
-    (void)state;
     begin_training(&bench, "10");
     advance(bench.chief, 10);
     assert_true(await_told("saved 10"));
@@ -98,7 +96,6 @@ static void a_checkpoint_that_fails_after_a_good_one(void **state)
 static void orders_are_asked_for_again(void **state)
 {
     struct bench bench;
-    (void)state;
     begin_training(&bench, "10");
     shards.read = EXCHANGE_REJOIN;
     advance(bench.chief, 10);
@@ -122,7 +119,6 @@ static void snapshots_that_fail(void **state)
     struct error error;
     struct checkpoint_info *record;
     int64_t step;
-    (void)state;
     begin_training(&bench, "10");
     for (int i = 0; i < 2; i++) {
         shards.taken = ends[i];
@@ -147,7 +143,6 @@ static void snapshots_where_shards_wait(void **state)
     struct error error;
     struct checkpoint_info *record;
     int64_t step;
-    (void)state;
     begin_training(&bench, "10");
     shards.stuck = 10; /* so that none is released */
     shards.trains = true;
@@ -176,7 +171,6 @@ static void snapshots_of_steps_that_take_several_pushes(void **state)
     struct error error;
     struct checkpoint_info *record;
     int64_t step;
-    (void)state;
     begin_training(&bench, "0");
     bench.config.train.buffer_size = 3; /* equal to the number of workers */
     shards.trains = true;
@@ -194,7 +188,6 @@ static void snapshots_of_two_chiefs(void **state)
     struct bench bench;
     struct error error;
     uint64_t numbers[2];
-    (void)state;
     begin_training(&bench, "0");
     for (int i = 0; i < 2; i++) {
         create_again(&bench);
@@ -231,7 +224,6 @@ static void saves_without_a_rest(int64_t own_step)
 
 static void no_rest_before_all_is_saved(void **state)
 {
-    (void)state;
     saves_without_a_rest(32);
     saves_without_a_rest(1); /* the chief's own worker is far behind the others, whom the shards hold meanwhile */
 }
@@ -240,7 +232,6 @@ static void no_rest_before_all_is_saved(void **state)
 static void ordered_steps_are_saved_before_the_moment(void **state)
 {
     struct bench bench;
-    (void)state;
     begin(&bench, "10");
     bench.config.output.save_model_secs = 0.05;
     create_again(&bench);
@@ -260,7 +251,6 @@ static void caution_ends(void **state)
 {
     struct bench bench;
     struct updater_record record;
-    (void)state;
     begin(&bench, "1");
     bench.plan.last_step = 1000;
     create_again(&bench);
@@ -296,7 +286,6 @@ static void orders_that_are_dropped_are_not_missed(void **state)
 {
     struct bench bench;
     struct error error;
-    (void)state;
     begin_training(&bench, "10");
     advance(bench.chief, 4);
     assert_true(chief_checkpoint(bench.chief, &error));
@@ -336,7 +325,6 @@ static void what_was_told_comes_back(void **state)
     struct checkpoint_info *record;
     int64_t step;
     char path[128];
-    (void)state;
     listen_in();
     begin_telling(&bench);
     assert_true(shards.first_sent == shards.first && shards.first != 0); /* a new model is sent completely */
@@ -371,7 +359,6 @@ static void what_was_told_can_not_be_kept(void **state)
     struct error error;
     int64_t step;
     char path[128];
-    (void)state;
     begin_telling(&bench);
     snprintf(path, sizeof path, "%s/sent-model-34", bench.folder);
     assert_int_equal(mkdir(path, 0700), 0);

@@ -9,7 +9,6 @@ static void new_model(void **state)
 {
     struct bench bench;
     struct chief_start found;
-    (void)state;
     begin(&bench, "10");
     shards.status[0].generation = 3;
     shards.status[1].generation = 7;
@@ -27,7 +26,6 @@ static void generations_go_up(void **state)
 {
     struct bench bench;
     struct chief_start found;
-    (void)state;
     begin(&bench, "0");
     shards.status[1].generation = 7;
     assert_int_equal(start(&bench, &found), EXCHANGE_OK);
@@ -45,7 +43,6 @@ static void each_ordered_step_is_saved(void **state)
     struct bench bench;
     struct error error;
     int64_t step;
-    (void)state;
     begin_training(&bench, "10");
     advance(bench.chief, 10);
     assert_true(await_told("saved 10"));
@@ -80,7 +77,6 @@ static void orders_end_with_the_job(void **state)
     struct bench bench;
     struct error error;
     int64_t step;
-    (void)state;
     begin_training(&bench, "10");
     for (int64_t at = 10; at <= 90; at += 10) {
         char saved[32];
@@ -103,7 +99,6 @@ static void shards_are_found_again(void **state)
 {
     struct bench bench;
     struct chief_start found;
-    (void)state;
     begin(&bench, "10");
     shards.status[0] = (struct shard_status){.ready = true, .generation = 4, .global_step = 23};
     shards.status[1] = (struct shard_status){.ready = true, .generation = 4, .global_step = 29};
@@ -141,7 +136,6 @@ static void beginnings_that_fail(void **state)
 {
     struct bench bench;
     struct chief_start found;
-    (void)state;
     begin(&bench, "10");
     const enum exchange_result ends[] = {EXCHANGE_STOPPED, EXCHANGE_FAILED};
     for (int i = 0; i < 2; i++) {
@@ -169,7 +163,6 @@ static void newest_checkpoint_is_restored(void **state)
     struct chief_start found;
     struct error error;
     int64_t step;
-    (void)state;
     begin_training(&bench, "0");
     shards.steps[0] = shards.steps[1] = 34;
     assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
@@ -201,7 +194,6 @@ static void checkpoint_of_another_model(void **state)
     struct chief_start found;
     struct error error;
     int64_t step;
-    (void)state;
     begin_training(&bench, "0");
     shards.steps[0] = shards.steps[1] = 34;
     assert_int_equal(chief_save_last(bench.chief, &step, &error), EXCHANGE_OK);
@@ -227,7 +219,6 @@ static void orders_that_come_too_late(void **state)
 {
     struct bench bench;
     struct chief_start found;
-    (void)state;
     begin(&bench, "10");
     shards.status[0] = shards.status[1] = (struct shard_status){.ready = true, .generation = 4, .global_step = 8};
     shards.passed = shards.steps[0] = 37; /* meanwhile the others train on */
@@ -247,7 +238,6 @@ static void orders_that_come_too_late(void **state)
 static void an_order_is_lost(void **state)
 {
     struct bench bench;
-    (void)state;
     begin_training(&bench, "10");
     listen_in();
     shards.lost = 10;
@@ -270,7 +260,6 @@ static void ends_with_orders(void **state)
     struct bench bench;
     struct error error;
     int64_t step;
-    (void)state;
     begin_training(&bench, "10");
     pthread_mutex_lock(&shards.lock);
     shards.steps[0] = shards.steps[1] = 30;
@@ -296,7 +285,6 @@ static void snapshots_of_one_step(void **state)
     struct error error;
     struct checkpoint_info *record;
     int64_t step;
-    (void)state;
     begin_training(&bench, "0");
     shards.steps[0] = 40;
     shards.steps[1] = 42;
@@ -331,7 +319,6 @@ static void validations_that_fail(void **state)
     struct error error;
     struct checkpoint_info *record;
     int64_t step;
-    (void)state;
     begin_training(&bench, "0");
     shards.mute = true;
     shards.read = EXCHANGE_STOPPED;
@@ -357,7 +344,6 @@ static void no_folder(void **state)
     struct checkpoint_info *record;
     struct chief_start found;
     int64_t step;
-    (void)state;
     begin(&bench, "10");
     chief_destroy(bench.chief);
     bench.config.output.train_dir[0] = '\0';
@@ -381,7 +367,6 @@ static void no_folder(void **state)
 static void checkpoints_by_time(void **state)
 {
     struct bench bench;
-    (void)state;
     begin(&bench, "0");
     chief_destroy(bench.chief);
     bench.config.output.save_model_secs = 0.05;
@@ -406,7 +391,6 @@ static void model_that_is_not_finite(void **state)
     struct bench bench;
     struct error error;
     int64_t step;
-    (void)state;
     begin_training(&bench, "0");
     shards.value = NAN;
     shards.steps[0] = shards.steps[1] = 12;
@@ -426,7 +410,6 @@ static void checkpoint_that_fails(void **state)
     struct bench bench;
     struct error error;
     struct updater_record record;
-    (void)state;
     begin_training(&bench, "10");
     char away[80];
     snprintf(away, sizeof away, "%s.away", bench.folder);
@@ -457,7 +440,6 @@ static void checkpoint_to_go_back_to(void **state)
 {
     struct bench bench;
     struct error error;
-    (void)state;
     begin_training(&bench, "10");
     advance(bench.chief, 14);
     assert_true(await_told("saved 10 "));
@@ -496,7 +478,6 @@ static void fresh_version_saves_nothing(void **state)
 {
     struct bench bench;
     struct chief_start found;
-    (void)state;
     begin(&bench, "10");
     chief_destroy(bench.chief);
     is_fresh = true;
@@ -529,7 +510,6 @@ static void settling_waits_for_nobody(void **state)
     struct timespec until;
     pthread_t thread;
     int64_t step;
-    (void)state;
     begin_training(&bench, "0");
     assert_int_equal(chief_hold(bench.chief, &step, &record, &error), CHIEF_HELD);
     assert_int_equal(pthread_create(&thread, NULL, settle, bench.chief), 0);
@@ -548,7 +528,6 @@ static void settling_waits_for_nobody(void **state)
 static void retimed(void **state)
 {
     struct bench bench;
-    (void)state;
     begin_training(&bench, "10");
     struct config_output output = bench.config.output;
     struct plan plan = bench.plan;
@@ -576,7 +555,6 @@ static void ends_the_job(void **state)
 {
     struct bench bench;
     struct error error;
-    (void)state;
     begin_training(&bench, "0");
     chief_note_step(bench.chief, 44);
     assert_true(chief_end_job(bench.chief, false, 0.75, "all is well", &error));
@@ -597,7 +575,6 @@ static void no_thread(void **state)
     struct chief_start found;
     struct error error;
     int64_t step;
-    (void)state;
     begin(&bench, "10");
     listen_in();
     has_no_thread = true;
@@ -624,7 +601,6 @@ static void preprocessing_of_a_checkpoint(void **state)
     const struct checkpoint_info info = {.global_step = 5, .preprocessing = made};
     struct error error;
     char *text, path[128];
-    (void)state;
     begin(&bench, "0");
     assert_true(chief_preprocessing(&text, &bench.config, &error)); /* an empty folder */
     assert_null(text);

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
+#include "tests/own_clock.h"
 
 enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4, PAST = -5, TORN = -6 };
 enum { OTHER_REQUEST = -7 };
@@ -46,12 +47,9 @@ static struct bench {
 /* While it is set, this thread's clock stands still: no link's next try comes due. */
 static _Thread_local double stopped_s;
 
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
-    return stopped_s > 0 ? stopped_s : __real_clock_monotonic_s();
+    return stopped_s > 0 ? stopped_s : system_clock_s();
 }
 
 static bool take_write(struct server *server, struct channel *channel)
@@ -298,7 +296,7 @@ static enum exchange_result ask(enum message_type type, struct error *error)
     case MESSAGE_write:
         return transfer_restore(&bench.exchange, 9, &bench.state, "x", error);
     case MESSAGE_end_restore:
-        return transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, error);
+        return transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70, 1}, error);
     case MESSAGE_snapshot:
         return transfer_snapshot(&bench.exchange, 5, -1, 0, &answer, error);
     case MESSAGE_read:
@@ -392,7 +390,7 @@ static void a_restore(void **state)
         assert_true(servers[!first].vectors[1][i] == (float)(1000 + i));
         assert_true(servers[first].vectors[0][i] == 0);
     }
-    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, &error), EXCHANGE_OK);
+    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70, 1}, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: end at 7, epoch of 70\nps 1: end at 7, epoch of 70\n");
     end();
 }
@@ -437,7 +435,7 @@ static void a_restore_over_connections_that_break(void **state)
     for (size_t i = 0; i < bench.exchange.parts[0].spans[0].count; i++) {
         assert_true(servers[0].vectors[0][i] == (float)i && servers[0].vectors[1][i] == 2 * (float)i);
     }
-    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70}, &error), EXCHANGE_OK);
+    assert_int_equal(transfer_end_restore(&bench.exchange, &(struct transfer_place){7, 70, 1}, &error), EXCHANGE_OK);
     assert_string_equal(told(), "ps 0: end at 7, epoch of 70\nps 1: end at 7, epoch of 70\n"
                                 "ps 1: end at 7, epoch of 70\n");
     assert_int_equal(connections(0), 3);

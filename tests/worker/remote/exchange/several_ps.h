@@ -3,18 +3,14 @@
 #define TESTS_WORKER_REMOTE_EXCHANGE_SEVERAL_PS_H
 
 #include "worker/remote/exchange/push_pull.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
+#include "tests/own_clock.h"
 
 enum {
     MOST_SERVERS = 3,
@@ -31,12 +27,9 @@ enum {
 
 static _Atomic(double) jumped_s;
 
-double __real_clock_monotonic_s(void);
-double __wrap_clock_monotonic_s(void);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
-    return __real_clock_monotonic_s() + atomic_load(&jumped_s);
+    return system_clock_s() + atomic_load(&jumped_s);
 }
 
 static struct hello_identity self;

@@ -1,13 +1,13 @@
 /* Several ps: which is asked for what and in which order, when shards fit together, and what is pulled from them. */
 #include "tests/worker/remote/exchange/several_ps.h"
+#include "tests/check.h"
 
 /* --- Joining --- */
 
 /* All have a model of one generation, and then all of it is pulled; ps without parameters are sent no requests. */
-static void joining(void **state)
+TEST(joining)
 {
     struct error error;
-    (void)state;
     begin(3, "6,3", false, NULL);
     servers[1].step = 12;
     servers[2].step = 99;
@@ -32,11 +32,10 @@ static void joining(void **state)
 }
 
 /* A ps that is not ready is asked again, and those after it are not asked meanwhile; people learn what it waits for. */
-static void unready(void **state)
+TEST(unready)
 {
     const uint8_t states[] = {MODEL_ABSENT, MODEL_BEING_WRITTEN, MODEL_READY};
     struct error error;
-    (void)state;
     for (int i = 0; i < 3; i++) {
         begin(2, "6,20,3", false, NULL);
         servers[0].unready = 2;
@@ -75,11 +74,10 @@ static void *pass_five_seconds(void *context)
 }
 
 /* With very many workers none has a ps wait for it: each asks again later. The chief does not wait that long. */
-static void unready_for_very_many(void **state)
+TEST(unready_for_very_many)
 {
     struct error error;
     pthread_t thread;
-    (void)state;
     for (int is_chief = 0; is_chief < 2; is_chief++) {
         begin(2, "6,20,3", false, NULL);
         const int hosts = bench.config.cluster.worker_hosts.count;
@@ -100,10 +98,9 @@ static void unready_for_very_many(void **state)
 }
 
 /* Shards of different generations do not fit together: they are asked again until they do. */
-static void generations(void **state)
+TEST(generations)
 {
     struct error error;
-    (void)state;
     begin(3, "6,20,3", false, NULL);
     servers[0].generation = servers[2].generation = 5;
     servers[1].later_generation = 5;
@@ -117,10 +114,9 @@ static void generations(void **state)
 }
 
 /* A caller that would have to write the model itself does not wait for it. */
-static void who_writes_the_model(void **state)
+TEST(who_writes_the_model)
 {
     struct error error;
-    (void)state;
     begin(2, "6,20,3", true, NULL);
     servers[1].unready = 1;
     servers[1].message = "a model";
@@ -140,10 +136,9 @@ static void who_writes_the_model(void **state)
 }
 
 /* A ps that holds other parts of the model has another program, or other data. */
-static void other_parts(void **state)
+TEST(other_parts)
 {
     struct error error;
-    (void)state;
     for (int i = 0; i < 5; i++) {
         begin(2, "6,20,3", false, NULL);
         servers[1].float_count = i == 0;
@@ -160,12 +155,11 @@ static void other_parts(void **state)
 }
 
 /* How joining treats errors: some are temporary, some final, and the caller may give up. */
-static void joining_fails(void **state)
+TEST(joining_fails)
 {
     const int passing[] = {ERROR_NOT_READY, ERROR_OLD_GENERATION, ERROR_JOB_OVER, NO_ANSWER, OTHER_ANSWER};
     const int types[] = {MESSAGE_get_model, MESSAGE_pull};
     struct error error;
-    (void)state;
     for (int t = 0; t < 2; t++) {
         begin(2, "6,20,3", false, NULL);
         for (int i = 0; i < 5; i++) {
@@ -192,13 +186,12 @@ static void joining_fails(void **state)
 }
 
 /* An answer that is not this pull's, or names what the ps does not hold, ends the connection. */
-static void pulls_answered_wrongly(void **state)
+TEST(pulls_answered_wrongly)
 {
     const int ways[] = {OTHER_REQUEST, BEYOND, OTHER_ANSWER};
     const char *const texts[] = {"answer to a request that was not made", "are not all its own",
                                  "answered pull with pong"};
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, NULL);
     join();
     for (int i = 0; i < 3; i++) {
@@ -213,11 +206,10 @@ static void pulls_answered_wrongly(void **state)
 }
 
 /* It waits for a step that others make, including the very first one. */
-static void the_first_step(void **state)
+TEST(the_first_step)
 {
     const char *const settings[] = {"issync", "true", NULL};
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, settings);
     servers[0].step = servers[1].step = 0;
     servers[0].advances = servers[1].advances = true;
@@ -232,11 +224,10 @@ static void the_first_step(void **state)
  * With packed answers, a full answer is the sent model. The worker still has it when it pulls again, after the engine
  * was used for something else: then it requests only the changes since.
  */
-static void what_was_told_is_known(void **state)
+TEST(what_was_told_is_known)
 {
     const char *const settings[] = {"issync", "true", "wire_dtype", "int8", NULL};
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, settings);
     join();
     assert_landed();
@@ -260,14 +251,13 @@ static void what_was_told_is_known(void **state)
 }
 
 /* Answers truncated in the middle of a float, to pulls and to pushes, wherever floats land and however packed. */
-static void answers_that_break_off(void **state)
+TEST(answers_that_break_off)
 {
     static const char *const plain[] = {"issync", "true", NULL};
     static const char *const packed[] = {"issync", "true", "wire_dtype", "int8", NULL};
     static const struct engine_table *const tables[] = {&fake_engine_near, &fake_engine_far};
     struct push_answer answer;
     struct error error;
-    (void)state;
     for (int i = 0; i < 4; i++) {
         begin(2, "6,20,3", false, i < 2 ? plain : packed);
         bench.engine.engine.table = tables[i % 2];
@@ -293,7 +283,7 @@ static void answers_that_break_off(void **state)
 }
 
 /* Data that nobody requested, or more than there can be, costs the connection, and is pulled again. */
-static void answers_as_nobody_asked(void **state)
+TEST(answers_as_nobody_asked)
 {
     static const char *const plain[] = {"issync", "true", NULL};
     static const char *const halves[] = {"wire_dtype", "bfloat16", NULL};
@@ -307,7 +297,6 @@ static void answers_as_nobody_asked(void **state)
                  {halves, DTYPE_DIFFERENCES, 65537, "65537 bytes of packed parameters, more than there can be"},
                  {halves, DTYPE_DIFFERENCES, 65536, "bytes more than packed parameters take"}};
     struct error error;
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         begin(2, "6,20,3", false, cases[i].settings);
         join();
@@ -325,19 +314,5 @@ static void answers_as_nobody_asked(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(joining),
-        cmocka_unit_test(unready),
-        cmocka_unit_test(unready_for_very_many),
-        cmocka_unit_test(generations),
-        cmocka_unit_test(who_writes_the_model),
-        cmocka_unit_test(other_parts),
-        cmocka_unit_test(joining_fails),
-        cmocka_unit_test(pulls_answered_wrongly),
-        cmocka_unit_test(the_first_step),
-        cmocka_unit_test(what_was_told_is_known),
-        cmocka_unit_test(answers_that_break_off),
-        cmocka_unit_test(answers_as_nobody_asked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,15 +1,10 @@
 /* The outbox: what goes in comes out, as runs within a ps's spans; zeros stay behind, and rounding loses nothing. */
 #include "worker/remote/exchange/outbox.h"
+#include "tests/check.h"
 
 #include <float.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include <math.h>
 
@@ -24,7 +19,6 @@ static int lay_out(void **state)
 {
     struct error error;
     const struct config_setting settings[] = {{"layers", "23,300,17,5"}};
-    (void)state;
     if (!config_load(&config, NULL, settings, 1, &error)) {
         return 1;
     }
@@ -34,7 +28,6 @@ static int lay_out(void **state)
 
 static int forget(void **state)
 {
-    (void)state;
     config_free(&config);
     return 0;
 }
@@ -99,7 +92,7 @@ static void empty(const struct outbox *outbox, const struct span *spans, int spa
 }
 
 /* A run ends with the row that makes it long enough, or where a row is missing. */
-static void long_runs(void **state)
+TEST(long_runs)
 {
     enum { ROWS = 700, COLS = 100, STRIDE = 112, LONG = 64 * 1024 };
     const struct config_setting settings[] = {{"layers", "700,100"}};
@@ -112,7 +105,6 @@ static void long_runs(void **state)
     struct range range;
     const void *from;
     size_t bytes;
-    (void)state;
     assert_true(config_load(&large, NULL, settings, 1, &error));
     model_layout(&wide, &large.model);
     const struct span whole = {0, wide.float_count};
@@ -141,12 +133,11 @@ static void long_runs(void **state)
     config_free(&large);
 }
 
-static void all_of_it_once(void **state)
+TEST(all_of_it_once)
 {
     struct test_random random = test_random_begin("outbox");
     struct outbox outbox;
     float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
-    (void)state;
     outbox_create(&outbox, &model, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL);
     for (int ps_count = 1; ps_count <= 5; ps_count++) {
         for (int policy = PLACEMENT_RANGES; policy <= PLACEMENT_GREEDY; policy++) {
@@ -170,7 +161,7 @@ static void all_of_it_once(void **state)
 }
 
 /* With bfloat16, what was sent and what is kept add up to all gradients so far, whoever lends the residual. */
-static void rounding_loses_nothing(void **state)
+TEST(rounding_loses_nothing)
 {
     enum { STEPS = 50, BOXES = 3 };
     struct test_random random = test_random_begin("rounding");
@@ -178,7 +169,6 @@ static void rounding_loses_nothing(void **state)
     struct outbox boxes[BOXES];
     float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
     double *owed = calloc(model.float_count, sizeof *owed);
-    (void)state;
     for (int i = 0; i < BOXES; i++) {
         outbox_create(&boxes[i], &model, (struct outbox_form){DTYPE_BFLOAT16, 1}, i > 0 ? &boxes[0] : NULL);
     }
@@ -206,13 +196,12 @@ static void rounding_loses_nothing(void **state)
 }
 
 /* Values that are not finite are sent at once, so that a ps can refuse them, and leave no residual. */
-static void not_finite_does_not_stay(void **state)
+TEST(not_finite_does_not_stay)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, FLT_MAX}; /* the last is rounded to infinity */
     struct span whole = {0, model.float_count};
     struct outbox outbox;
     float *sent = calloc(model.float_count, sizeof *sent);
-    (void)state;
     outbox_create(&outbox, &model, (struct outbox_form){DTYPE_BFLOAT16, 1}, NULL);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         float row[300] = {1.0f, bad[i]};
@@ -270,14 +259,13 @@ static void unpack(const struct outbox *outbox, const struct span *span, float *
  * Packed, in any form: what was sent and the residual add up to all gradients that counted, however many outboxes share
  * it, and however many ps the model is divided among.
  */
-static void packing_loses_nothing(void **state)
+TEST(packing_loses_nothing)
 {
     enum { STEPS = 24, BOXES = 2 };
     static const enum dtype dtypes[] = {DTYPE_INT8, DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};
     struct test_random random = test_random_begin("packing");
     float *gradient = calloc(model.float_count, sizeof *gradient), *sent = calloc(model.float_count, sizeof *sent);
     double *owed = calloc(model.float_count, sizeof *owed);
-    (void)state;
     for (int kind = 0; kind < 4; kind++) {
         struct outbox boxes[BOXES];
         memset(owed, 0, model.float_count * sizeof *owed);
@@ -325,13 +313,12 @@ static void packing_loses_nothing(void **state)
 }
 
 /* A packed gradient that is not finite is sent, to be refused, and leaves the residual as it was. */
-static void not_finite_is_not_owed(void **state)
+TEST(not_finite_is_not_owed)
 {
     static const enum dtype dtypes[] = {DTYPE_INT8, DTYPE_LARGEST_FLOAT32, DTYPE_LARGEST_BFLOAT16, DTYPE_LARGEST_INT8};
     const struct span whole = {0, model.float_count};
     const size_t bytes = model.float_count * sizeof(float);
     float *before = malloc(bytes);
-    (void)state;
     for (int kind = 0; kind < 8; kind++) {
         const struct outbox_form form = {dtypes[kind % 4], kind % 4 == 0 ? 1 : 0.001};
         const bool is_taken_back = kind >= 4; /* not if other gradients are on their way already */
@@ -363,10 +350,5 @@ static void not_finite_is_not_owed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_of_it_once),           cmocka_unit_test(long_runs),
-        cmocka_unit_test(rounding_loses_nothing),   cmocka_unit_test(packing_loses_nothing),
-        cmocka_unit_test(not_finite_does_not_stay), cmocka_unit_test(not_finite_is_not_owed),
-    };
-    return cmocka_run_group_tests(tests, lay_out, forget);
+    return check_run(lay_out, forget);
 }

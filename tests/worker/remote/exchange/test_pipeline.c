@@ -1,14 +1,7 @@
 /* The pipeline: steps overlap with pushes, in order, on parameters as old as promised, and each push counts once. */
 #include "worker/remote/exchange/pipeline.h"
+#include "tests/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "tests/locks.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/exchange/fake_ps.h"
 
@@ -128,11 +121,10 @@ static void settle(struct bench *bench, int pushes)
     assert_int_equal(bench->ps.steps, pushes);
 }
 
-static void order_and_age(void **state)
+TEST(order_and_age)
 {
     const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
     const struct engine_table *tables[] = {&fake_engine_near, &fake_engine_far};
-    (void)state;
     for (int depth = 1; depth <= 4; depth++) {
         struct bench bench;
         struct error error;
@@ -153,12 +145,11 @@ static void order_and_age(void **state)
 }
 
 /* A push is in flight while the next step is computed. */
-static void steps_overlap(void **state)
+TEST(steps_overlap)
 {
     struct bench bench;
     struct error error;
     int64_t global_step = 0;
-    (void)state;
     begin(&bench, &fake_engine_near, 1, NULL);
     bench.ps.delay_ms = 10;
     bench.ps.computes = &bench.computes;
@@ -171,12 +162,11 @@ static void steps_overlap(void **state)
     end(&bench);
 }
 
-static void broken_connections(void **state)
+TEST(broken_connections)
 {
     struct bench bench;
     struct error error;
     int64_t global_step = 0;
-    (void)state;
     begin(&bench, &fake_engine_near, 2, NULL);
     bench.ps.cut_in_push = 3;
     bench.ps.cut_before_answer = 7;
@@ -193,14 +183,13 @@ static void broken_connections(void **state)
 }
 
 /* The result of a push is in the sum of answers, however many came together. */
-static void a_push_that_is_not_finite(void **state)
+TEST(a_push_that_is_not_finite)
 {
     struct bench bench;
     struct push_answer answer;
     struct error error;
     bool not_finite = false;
     int answers, all = 0;
-    (void)state;
     begin(&bench, &fake_engine_near, 4, NULL);
     bench.ps.wrong_at = 1;
     bench.ps.outcome = PUSH_NOT_FINITE;
@@ -221,14 +210,13 @@ static void a_push_that_is_not_finite(void **state)
 }
 
 /* The model was restored: pushes in flight are dropped, none is sent after the failed one, and training continues. */
-static void restored_model(void **state)
+TEST(restored_model)
 {
     struct bench bench;
     struct push_answer answer;
     struct error error;
     int64_t global_step = 0;
     int answers, i = 0;
-    (void)state;
     begin(&bench, &fake_engine_near, 2, NULL);
     bench.ps.wrong_at = 5;
     bench.ps.error = ERROR_OLD_GENERATION;
@@ -252,10 +240,5 @@ static void restored_model(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order_and_age),      cmocka_unit_test(steps_overlap),
-        cmocka_unit_test(broken_connections), cmocka_unit_test(a_push_that_is_not_finite),
-        cmocka_unit_test(restored_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,15 +3,15 @@
  * refusal of a push means.
  */
 #include "tests/worker/remote/exchange/several_ps.h"
+#include "tests/check.h"
 
 /* --- Pushing --- */
 
 /* Each ps gets its own part of the gradient; answers are combined: the worst counts, and the end only if all end. */
-static void pushing(void **state)
+TEST(pushing)
 {
     struct push_answer answer;
     struct error error;
-    (void)state;
     begin(3, "6,3", false, NULL);
     join();
     servers[0].staleness = 4;
@@ -63,12 +63,11 @@ static void pushing(void **state)
  * A gradient that one ps must refuse is refused by all, which see only their parts: its loss tells them. The next one
  * is as good as ever.
  */
-static void not_finite_for_one(void **state)
+TEST(not_finite_for_one)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     struct push_answer answer;
     struct error error;
-    (void)state;
     begin(3, "6,3", false, NULL);
     join();
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -81,12 +80,11 @@ static void not_finite_for_one(void **state)
 }
 
 /* In step with others: shards that answer at an earlier step are asked until they have reached it, too. */
-static void steps_in_common(void **state)
+TEST(steps_in_common)
 {
     const char *const settings[] = {"issync", "true", NULL};
     struct push_answer answer;
     struct error error;
-    (void)state;
     begin(3, "6,20,3", false, settings);
     join();
     servers[0].step = 12;
@@ -123,11 +121,10 @@ static void steps_in_common(void **state)
 }
 
 /* Without common steps nobody waits for a shard that is behind. */
-static void steps_of_their_own(void **state)
+TEST(steps_of_their_own)
 {
     struct push_answer answer;
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, NULL);
     servers[1].step = 30;
     join();
@@ -141,11 +138,10 @@ static void steps_of_their_own(void **state)
  * While an answer is delayed, pings are answered; the caller can give up, or learn that waiting is pointless, and
  * connections on which an answer may still come are closed.
  */
-static void waiting_for_answers(void **state)
+TEST(waiting_for_answers)
 {
     struct push_answer answer;
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, NULL);
     join();
     servers[1].pings = 3;
@@ -178,12 +174,11 @@ static void *free_after_two(void *context)
 }
 
 /* A ps that gives no sign of life must answer on another connection. */
-static void silence(void **state)
+TEST(silence)
 {
     struct push_answer answer;
     struct error error;
     pthread_t thread;
-    (void)state;
     begin(2, "6,20,3", false, NULL);
     join();
     servers[1].fails[MESSAGE_push] = SILENCE;
@@ -219,12 +214,11 @@ static void *pass_time(void *context)
 }
 
 /* A long wait is logged with whom it waits for, and with that ps's own message; once in ten seconds. */
-static void long_waits_are_told(void **state)
+TEST(long_waits_are_told)
 {
     struct push_answer answer;
     struct error error;
     pthread_t thread;
-    (void)state;
     begin(2, "6,20,3", false, NULL);
     join();
     bench.exchange.parts[1].link.idle_timeout_s = 100;
@@ -243,12 +237,11 @@ static void long_waits_are_told(void **state)
 }
 
 /* An answer to another request, or of another type, costs the connection, and the push is sent again. */
-static void pushes_answered_wrongly(void **state)
+TEST(pushes_answered_wrongly)
 {
     const int ways[] = {OTHER_REQUEST, BEYOND, OTHER_ANSWER, NO_ANSWER};
     struct push_answer answer;
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, NULL);
     join();
     for (int i = 0; i < 4; i++) {
@@ -272,12 +265,11 @@ static void pushes_answered_wrongly(void **state)
 /* --- Rounds with participation below 1 --- */
 
 /* A worker that is not selected pulls a single float until it is; the deciding ps says who is. */
-static void rounds(void **state)
+TEST(rounds)
 {
     const char *const settings[] = {"issync", "true", "local_steps", "4", "participation", "0.5", NULL};
     struct push_pull *exchange = &bench.exchange;
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, settings);
     servers[0].token = 10;
     servers[1].token = 3;
@@ -302,12 +294,11 @@ static void rounds(void **state)
     end();
 }
 
-static void rounds_fail(void **state)
+TEST(rounds_fail)
 {
     const char *const settings[] = {"issync", "true", "local_steps", "4", "participation", "0.5", NULL};
     struct push_pull *exchange = &bench.exchange;
     struct error error;
-    (void)state;
     begin(2, "6,20,3", false, settings);
     join();
     assert_false(push_pull_is_asked(exchange));
@@ -338,12 +329,11 @@ static void rounds_fail(void **state)
 }
 
 /* A worker that waits to be selected does not wait for a silent ps, nor after it is told to stop. */
-static void rounds_of_a_silent_ps(void **state)
+TEST(rounds_of_a_silent_ps)
 {
     const char *const settings[] = {"issync", "true", "local_steps", "4", "participation", "0.5", NULL};
     struct push_pull *exchange = &bench.exchange;
     struct error error;
-    (void)state;
     for (int stops = 0; stops < 2; stops++) {
         begin(2, "6,20,3", false, settings);
         join();
@@ -362,18 +352,5 @@ static void rounds_of_a_silent_ps(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pushing),
-        cmocka_unit_test(not_finite_for_one),
-        cmocka_unit_test(steps_in_common),
-        cmocka_unit_test(steps_of_their_own),
-        cmocka_unit_test(waiting_for_answers),
-        cmocka_unit_test(silence),
-        cmocka_unit_test(long_waits_are_told),
-        cmocka_unit_test(pushes_answered_wrongly),
-        cmocka_unit_test(rounds),
-        cmocka_unit_test(rounds_fail),
-        cmocka_unit_test(rounds_of_a_silent_ps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

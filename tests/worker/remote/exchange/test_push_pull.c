@@ -3,13 +3,7 @@
  * do.
  */
 #include "worker/remote/exchange/push_pull.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "base/config.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
@@ -116,11 +110,10 @@ static void push_all(struct bench *bench)
     }
 }
 
-static void parameters_land(void **state)
+TEST(parameters_land)
 {
     const struct engine_table *tables[] = {&fake_engine_near, &fake_engine_far};
     const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         struct bench bench;
         begin(&bench, tables[i % 2], i < 2 ? NULL : bfloat16);
@@ -139,10 +132,9 @@ static void parameters_land(void **state)
 }
 
 /* Invalid differences end the connection; the next one is sent everything, and nothing is lost or counted twice. */
-static void differences_that_make_no_sense(void **state)
+TEST(differences_that_make_no_sense)
 {
     const char *const bfloat16[] = {"wire_dtype", "bfloat16", NULL};
-    (void)state;
     struct bench bench;
     begin(&bench, &fake_engine_near, bfloat16);
     bench.ps.cut_in_push = 2;
@@ -160,11 +152,10 @@ static void differences_that_make_no_sense(void **state)
  * Packed answers: a worker with a version is sent the changes to the next. A truncated or malformed answer leaves no
  * version, and everything is sent again: what was added once must not be added again.
  */
-static void packed_answers_count_once(void **state)
+TEST(packed_answers_count_once)
 {
     static const char *const int8[] = {"wire_dtype", "int8", "issync", "1", NULL};
     const struct engine_table *tables[] = {&fake_engine_near, &fake_engine_far};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct bench bench;
         begin(&bench, tables[i], int8);
@@ -192,9 +183,8 @@ static void packed_answers_count_once(void **state)
  * The connection breaks while a push is sent, after it was applied, and in its answer: it is sent again, and counts
  * once.
  */
-static void broken_connections(void **state)
+TEST(broken_connections)
 {
-    (void)state;
     struct bench bench;
     begin(&bench, &fake_engine_near, NULL);
     bench.ps.cut_in_push = 3;
@@ -211,9 +201,8 @@ static void broken_connections(void **state)
 }
 
 /* max_staleness: the push counts, and is asked about again until others have caught up. */
-static void answers_that_take_long(void **state)
+TEST(answers_that_take_long)
 {
-    (void)state;
     struct bench bench;
     begin(&bench, &fake_engine_near, NULL);
     bench.ps.wrong_at = 4;
@@ -228,7 +217,7 @@ static void answers_that_take_long(void **state)
     end(&bench);
 }
 
-static void errors_tell_what_to_do(void **state)
+TEST(errors_tell_what_to_do)
 {
     static const struct {
         uint16_t code;
@@ -238,7 +227,6 @@ static void errors_tell_what_to_do(void **state)
                  {ERROR_JOB_OVER, EXCHANGE_REJOIN},
                  {ERROR_BAD_REQUEST, EXCHANGE_FAILED},
                  {ERROR_NOT_ALLOWED, EXCHANGE_FAILED}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct bench bench;
         struct push_answer answer;
@@ -260,9 +248,8 @@ static void errors_tell_what_to_do(void **state)
     }
 }
 
-static void outcomes(void **state)
+TEST(outcomes)
 {
-    (void)state;
     for (uint8_t outcome = 4; outcome <= 5; outcome++) { /* not finite; not wanted, the job is over */
         struct bench bench;
         struct push_answer answer;
@@ -280,9 +267,8 @@ static void outcomes(void **state)
 }
 
 /* Nobody is there: a wait can be told to stop, and does so soon. */
-static void waiting_can_be_given_up(void **state)
+TEST(waiting_can_be_given_up)
 {
-    (void)state;
     struct bench bench;
     struct push_answer answer;
     struct error error;
@@ -296,10 +282,9 @@ static void waiting_can_be_given_up(void **state)
 }
 
 /* Data too long for a frame, by bytes or by ranges, is sent in several, and none of it is lost. */
-static void pushes_of_several_frames(void **state)
+TEST(pushes_of_several_frames)
 {
     static const char *const layers[] = {"1100,1000", "9000,3"};
-    (void)state;
     for (int scattered = 0; scattered < 2; scattered++) {
         const char *const flags[] = {"layers", layers[scattered], NULL};
         static const float row[1000] = {1, 2, 3};
@@ -331,9 +316,8 @@ static void pushes_of_several_frames(void **state)
 }
 
 /* If a ps restarts all wait for worker 0, which has the model. The delay grows with the fleet. */
-static void worker_0_comes_back_first(void **state)
+TEST(worker_0_comes_back_first)
 {
-    (void)state;
     struct bench bench;
     struct config_cluster cluster = {.lease_secs = 30, .worker_hosts = {.count = 2}};
     assert_true(pace_return_s(&cluster) <= 0.02);
@@ -365,17 +349,5 @@ static void worker_0_comes_back_first(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_land),
-        cmocka_unit_test(broken_connections),
-        cmocka_unit_test(differences_that_make_no_sense),
-        cmocka_unit_test(packed_answers_count_once),
-        cmocka_unit_test(answers_that_take_long),
-        cmocka_unit_test(errors_tell_what_to_do),
-        cmocka_unit_test(outcomes),
-        cmocka_unit_test(waiting_can_be_given_up),
-        cmocka_unit_test(pushes_of_several_frames),
-        cmocka_unit_test(worker_0_comes_back_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Files of residuals: the right one is found again, damaged ones are skipped, few are kept. */
-#include "worker/remote/exchange/residual_files.h"
+#include "worker/remote/exchange/outbox.h"
 
 #include <dirent.h>
 #include <fcntl.h>

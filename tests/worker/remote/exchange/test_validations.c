@@ -2,7 +2,7 @@
  * What workers report of validations, and what the chief receives, with the test's own ps: broken requests are
  * repeated, and the chief waits for missing workers, but not for ever.
  */
-#include "worker/remote/exchange/validations.h"
+#include "worker/remote/exchange/requests.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

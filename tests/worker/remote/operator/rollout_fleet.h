@@ -19,6 +19,7 @@
 #include "net/operator_key.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/manifest.h"
+#include "tests/one_operator.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
@@ -194,7 +195,7 @@ static inline bool answer(struct fake_member *member, struct channel *channel)
     if (ps.refuses) {
         return fake_member_object(channel, ERROR_NOT_ALLOWED);
     }
-    if (proposes && !ps.forgets && manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error)) {
+    if (proposes && !ps.forgets && manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error)) {
         ps.news.target = manifest.target.version;
         ps.news.state = ROLLOUT_WATCHING;
         ps.news.message = "under way";

@@ -5,16 +5,10 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 #include "base/cli/commands.h"
 #include "base/log.h"
@@ -23,6 +17,7 @@
 #include "ps/status.h"
 #include "tests/worker/remote/story.h"
 #include "worker/export/profile.h"
+#include "tests/check.h"
 
 static char marks[] = "/tmp/test_cluster_marks.XXXXXX"; /* in members: the value of MARKS */
 static double faster = 1;
@@ -378,7 +373,6 @@ static void what_members_are_given(void **state)
                                               {"log_steps", "7"},   {"bind", "10.0.0.1"}, {"progress", "true"}};
     char folder[] = "/tmp/test_cluster.XXXXXX";
     const char *text;
-    (void)state;
     assert_non_null(mkdtemp(folder));
     setenv("TMPDIR", folder, 1);
     assert_int_equal(run("arguments", "2", "3", settings, 6, &text), COMMAND_DONE);
@@ -418,7 +412,6 @@ static void how_many(void **state)
 {
     static const char *const wrong[] = {"0", "129", "", "2x", "-1"};
     const char *text;
-    (void)state;
     for (int i = 0; i < 5; i++) {
         assert_int_equal(run("talk", wrong[i], NULL, NULL, 0, &text), COMMAND_MISUSED);
         assert_non_null(strstr(text, "--ps must be an integer from 1 to 128, not"));
@@ -443,7 +436,6 @@ static void how_many(void **state)
 static void what_is_shown(void **state)
 {
     const char *text;
-    (void)state;
     assert_int_equal(run("talk", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
     assert_int_equal(times(text, "worker 0  | one\n"), 1);
     assert_int_equal(times(text, "worker 0  | two "), 1);
@@ -471,7 +463,6 @@ static void events(void **state)
 {
     const struct config_setting settings[] = {{"insecure", "true"}, {"progress", "true"}};
     const char *text;
-    (void)state;
     terminal.has_terminal = true; /* which is no reason to draw on it */
     told();
     log_setup(LOG_JSON, LOG_INFO);
@@ -496,7 +487,6 @@ static void events(void **state)
 static void deaths(void **state)
 {
     const char *text;
-    (void)state;
     assert_int_equal(run("worker dies", NULL, NULL, NULL, 0, &text), COMMAND_DONE);
     assert_int_equal(times(text, "warning: worker 1 (process "), 1);
     assert_int_equal(times(text, ") died: it ended with status 3; the others continue\n"), 1);
@@ -521,7 +511,6 @@ static void deaths(void **state)
 static void interrupted(void **state)
 {
     const char *text;
-    (void)state;
     struct sigaction action;
     signal(SIGINT, SIG_DFL);
     interrupts = true;
@@ -545,7 +534,6 @@ static void interrupted(void **state)
 static void stubborn_members(void **state)
 {
     const char *text;
-    (void)state;
     const double begun_s = story_s();
     faster = 20;
     const int status = run("stubborn", NULL, NULL, NULL, 0, &text);
@@ -562,7 +550,6 @@ static void profiles(void **state)
 {
     const struct config_setting settings[] = {{"insecure", "true"}, {"profile", "/tmp/test_cluster.profile"}};
     const char *text;
-    (void)state;
     assert_int_equal(run("arguments", NULL, NULL, settings, 2, &text), COMMAND_FAILED);
     assert_string_equal(value_of(text, "profile"), "/tmp/test_cluster.profile.worker-0");
     assert_non_null(strstr(text, "the profiles of the members are in /tmp/test_cluster.profile.*"));
@@ -574,7 +561,6 @@ static void profiles_are_joined(void **state)
 {
     const struct config_setting settings[] = {{"insecure", "true"}, {"profile", "/tmp/test_cluster.profile"}};
     const char *text;
-    (void)state;
     for (int fails = 0; fails < 2; fails++) {
         terminal.joins_profiles = true;
         terminal.cannot_write = fails;
@@ -597,7 +583,6 @@ static void progress_line(void **state)
     struct config_setting settings[] = {
         {"insecure", "true"}, {"progress", "true"}, {"log_steps", "7"}, {"epochs", "1"}, {"train_steps", "0"}};
     const char *text;
-    (void)state;
     for (int bounded = 0; bounded < 2; bounded++) {
         settings[4].text = bounded ? "1" : "0";
         memset(&terminal, 0, sizeof terminal);
@@ -631,7 +616,6 @@ static void progress_line(void **state)
 static void an_early_interrupt(void **state)
 {
     const char *text;
-    (void)state;
     for (int which = 1; which <= 3; which++) {
         memset(&terminal, 0, sizeof terminal);
         terminal.interrupted = which;
@@ -645,7 +629,6 @@ static void an_early_interrupt(void **state)
 static void a_member_that_can_not_be_started(void **state)
 {
     const char *text;
-    (void)state;
     for (int which = 1; which <= 3; which++) {
         memset(&terminal, 0, sizeof terminal);
         terminal.cannot_start = which;
@@ -666,7 +649,6 @@ static void a_member_that_can_not_be_started(void **state)
 static void a_member_that_can_not_be_run(void **state)
 {
     const char *text;
-    (void)state;
     for (int which = 1; which <= 4; which++) {
         memset(&terminal, 0, sizeof terminal);
         terminal.cannot_pipe = which;
@@ -690,7 +672,6 @@ static void no_files(void **state)
     const struct config_setting plain = {"insecure", "true"};
     struct rlimit before;
     struct error error;
-    (void)state;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     assert_true(config_load(&config, NULL, &plain, 1, &error));
     for (rlim_t more = 0; more < 7; more++) {
@@ -718,7 +699,6 @@ static void keys_of_a_cluster(void **state)
 {
     const struct config_setting settings[] = {{"batch_size", "50"}};
     const char *text;
-    (void)state;
     setenv("TMPDIR", "", 1);
     assert_int_equal(run("arguments", NULL, NULL, settings, 1, &text), COMMAND_DONE);
     assert_null(value_of(text, "insecure"));
@@ -735,7 +715,6 @@ static void keys_of_a_cluster(void **state)
 static void no_folder(void **state)
 {
     const char *text;
-    (void)state;
     setenv("TMPDIR", "/nowhere", 1);
     assert_int_equal(run("talk", NULL, NULL, NULL, 0, &text), COMMAND_FAILED);
     unsetenv("TMPDIR");

@@ -1,18 +1,13 @@
 /* `trainer health` with a member that says what the test wants: the request, and the meaning of the answer. */
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "base/cli/commands.h"
 #include "tests/net/accepting.h"
 #include "tests/worker/remote/story.h"
 #include "base/clock.h"
 #include "net/socket.h"
+#include "tests/check.h"
 
 /* A member's HTTP server, for one request. */
 static struct member {
@@ -81,10 +76,9 @@ static int run(const char *status, bool ready, const char **text)
 }
 
 /* A member that answers is healthy; readiness is a separate question. */
-static void members_that_are_well(void **state)
+TEST(members_that_are_well)
 {
     const char *text;
-    (void)state;
     assert_int_equal(run("200 OK", false, &text), COMMAND_DONE);
     assert_string_equal(told(), "GET /healthz HTTP/1.1\n");
     assert_string_equal(text, "healthy\n");
@@ -94,10 +88,9 @@ static void members_that_are_well(void **state)
 }
 
 /* One that refuses, or is absent, is not healthy; the log says why. */
-static void members_that_are_not_well(void **state)
+TEST(members_that_are_not_well)
 {
     const char *text;
-    (void)state;
     assert_int_equal(run("503 Service Unavailable", true, &text), COMMAND_FAILED);
     assert_string_equal(told(), "GET /readyz HTTP/1.1\n");
     assert_non_null(strstr(text, "503"));
@@ -107,11 +100,10 @@ static void members_that_are_not_well(void **state)
 }
 
 /* Without an address there is nothing to query. */
-static void no_address(void **state)
+TEST(no_address)
 {
     struct config config;
     struct error error;
-    (void)state;
     assert_true(config_load(&config, NULL, NULL, 0, &error));
     const struct command_call call = {.command = &command_health, .config = &config};
     listen_in();
@@ -125,10 +117,5 @@ static void no_address(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_that_are_well),
-        cmocka_unit_test(members_that_are_not_well),
-        cmocka_unit_test(no_address),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * the command considers the rollout done, undone or lost. Pauses take no time.
  */
 #include "tests/worker/remote/operator/rollout_fleet.h"
+#include "tests/one_operator.h"
 
 /* Shown, signed, proposed, and followed to its end. */
 static void a_rollout(void **state)
@@ -29,7 +30,7 @@ static void a_rollout(void **state)
         assert_int_equal(times(text, "the end"), 1);
         assert_int_equal(ps.proposals, 1);
         assert_true(ps.healthy_s == (i == 1 ? 7.5 : 10));
-        assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+        assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
         assert_string_equal(manifest.fleet, "digits");
         assert_int_equal(strncmp(manifest.author, "ada@", 4), 0);
         assert_int_equal(manifest.may_lose, i == 1);
@@ -83,7 +84,7 @@ static void keys_of_machines(void **state)
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
     assert_non_null(strstr(text, "train.num_threads            each machine's own -> 2  (local)\n"));
     assert_non_null(strstr(text, "version 4 would follow version 3, by restarting machines one after the other\n"));
-    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
     assert_true(manifest.target.local_size > 0 && manifest.fallback.local_size == 0);
     end();
     begin();
@@ -203,7 +204,7 @@ static void a_revert(void **state)
     show_manifest(2, before, 3, fleet.job);
     assert_int_equal(run("revert", YES, NULL, &text), COMMAND_DONE);
     assert_non_null(strstr(text, "version 7 would be what version 2 was\n"));
-    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
     assert_int_equal(manifest.target.version, 7);
     assert_int_equal(manifest.fallback.version, 3);
     ps.proposals = 0;
@@ -240,7 +241,7 @@ static void an_abort(void **state)
     show_manifest(3, fleet.job, 4, next);
     assert_int_equal(run("abort", 0, NULL, &text), COMMAND_DONE);
     assert_non_null(strstr(text, "the rollout of version 4 is aborted"));
-    assert_true(manifest_abort_decode(&abort, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_abort_decode(&abort, ps.bytes, ps.size, only(fleet.public), &error));
     manifest_hash(ps.manifest, ps.manifest_size, hash);
     assert_memory_equal(abort.hash, hash, sizeof hash);
     assert_int_equal(abort.target, 4);

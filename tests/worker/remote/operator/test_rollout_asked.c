@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "tests/worker/remote/operator/program_file.h"
+#include "tests/one_operator.h"
 
 /* Only yes means yes. */
 static void a_question_on_a_terminal(void **state)
@@ -128,7 +129,7 @@ static void flags_hold_for_both(void **state)
     ps.news.job = fleet.job = config_job_text(&fleet.here);
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
     assert_null(strstr(text, "train.batch_size"));
-    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
     assert_true(config_parse(&target, "what was signed", (const uint8_t *)manifest.target.text,
                              manifest.target.text_size, NULL, 0, &error));
     assert_int_equal(target.train.batch_size, 12);
@@ -154,7 +155,7 @@ static void who_signs(void **state)
     assert_int_equal(ps.proposals, 0);
     key_flag = elsewhere;
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
-    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
     assert_int_equal(strncmp(manifest.author, "unknown@", strlen("unknown@")), 0);
     assert_true(manifest.author[strlen("unknown@")] != '\0');
     assert_true(manifest.signed_s >= before_s && manifest.signed_s <= (uint64_t)time(NULL));
@@ -214,7 +215,7 @@ static void keys_of_machines_that_stay(void **state)
     show_signed(&manifest);
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
     assert_null(strstr(text, "(local)")); /* nothing of it changes */
-    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
     assert_non_null(memmem(manifest.target.local, manifest.target.local_size, "num_threads", strlen("num_threads")));
     assert_int_equal(manifest.fallback.local_size, strlen(ps.news.local));
     end();
@@ -224,7 +225,7 @@ static void keys_of_machines_that_stay(void **state)
     config_free(&fleet.here);
     assert_true(config_load(&fleet.here, fleet.path, NULL, 0, &error));
     assert_int_equal(run(fleet.next, YES, NULL, &text), COMMAND_DONE);
-    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
     assert_int_equal(manifest.target.local_size, 0);
     end();
 }
@@ -248,7 +249,7 @@ static void a_program_alone(void **state)
     assert_non_null(strstr(text, "version 7 would follow version 3, "));
     assert_int_equal(ps.offers, 1);
     assert_int_equal(ps.program_bytes, 3000);
-    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_decode(&manifest, ps.bytes, ps.size, only(fleet.public), &error));
     assert_int_equal(manifest.target.version, 7);
     assert_int_equal(manifest.fallback.version, 3);
     assert_int_equal(manifest.programs.count, 1);
@@ -306,11 +307,11 @@ static void a_rollout_that_is_resumed(void **state)
     const uint64_t before_s = (uint64_t)time(NULL);
     assert_int_equal(run("resume", 0, NULL, &text), COMMAND_DONE);
     assert_non_null(strstr(text, "the rollout of version 4 is resumed; see `trainer rollout status`\n"));
-    assert_true(manifest_abort_decode(&word, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_abort_decode(&word, ps.bytes, ps.size, only(fleet.public), &error));
     assert_true(word.resumes);
     assert_true(word.signed_s >= before_s && word.signed_s <= (uint64_t)time(NULL));
     assert_int_equal(run("abort", 0, NULL, &text), COMMAND_DONE);
-    assert_true(manifest_abort_decode(&word, ps.bytes, ps.size, fleet.public, &error));
+    assert_true(manifest_abort_decode(&word, ps.bytes, ps.size, only(fleet.public), &error));
     assert_false(word.resumes);
     unlink(fleet.key);
     ps.aborts = 0;

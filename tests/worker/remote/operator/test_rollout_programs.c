@@ -2,7 +2,7 @@
  * Programs that an operator rolls out: which files are accepted, with what rate and waves, what follows from those in
  * force, and how they are sent to a ps 0 that has part of them, forgets, or is too old.
  */
-#include "worker/remote/operator/rollout.h"
+#include "worker/remote/operator/rollout_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,15 +3,10 @@
  * sources a config selects. Drawing has its own tests.
  */
 #include "observe/top/top.h"
+#include "tests/check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/resource.h>
-
-#include <cmocka.h>
 
 #include "base/cli/commands.h"
 #include "base/clock.h"
@@ -186,11 +181,10 @@ static void look_at_numbers(const struct top_source *source, const struct top_op
     assert_int_equal(board->numbers.global_step, 103);
 }
 
-static void numbers(void **state)
+TEST(numbers)
 {
     struct error error;
     const char *text;
-    (void)state;
     set_members();
     memset(&shown, 0, sizeof shown);
     assert_true(board_create(&shown.board, "", 0, "", &error));
@@ -209,12 +203,11 @@ static void look_at_no_name(const struct top_source *source, const struct top_op
     assert_true(isnan(shown.eta_s));
 }
 
-static void no_name_and_no_end(void **state)
+TEST(no_name_and_no_end)
 {
     struct config_setting settings[4];
     struct error error;
     const char *text;
-    (void)state;
     memcpy(settings, plain, sizeof settings);
     settings[3].text = "0";
     file = "{}";
@@ -269,11 +262,10 @@ static void look_at_changes(const struct top_source *source, const struct top_op
     assert_string_equal(error.text, "no ps answers: says 0");
 }
 
-static void changes(void **state)
+TEST(changes)
 {
     struct error error;
     const char *text;
-    (void)state;
     set_members();
     memset(&shown, 0, sizeof shown);
     assert_true(board_create(&shown.board, "", 0, "", &error));
@@ -293,7 +285,7 @@ static void look_at_a_member(const struct top_source *source, const struct top_o
     assert_string_equal(source->name, "127.0.0.1:1");
 }
 
-static void sources(void **state)
+TEST(sources)
 {
     const struct config_setting nothing[] = {{"insecure", "true"}};
     const struct config_setting member[] = {
@@ -301,7 +293,6 @@ static void sources(void **state)
     struct config_setting without_token[] = {
         {"insecure", "true"}, {"http", "127.0.0.1:1"}, {"http_token_file", "/nowhere/token"}};
     const char *text;
-    (void)state;
     look = look_at_a_member;
     assert_int_equal(run(nothing, 1, &text), COMMAND_MISUSED);
     assert_non_null(strstr(text, "no run given"));
@@ -325,12 +316,11 @@ static void sources(void **state)
 }
 
 /* It does not begin without files. */
-static void no_files(void **state)
+TEST(no_files)
 {
     const struct config_setting member[] = {{"insecure", "true"}, {"http", "127.0.0.1:1"}};
     struct rlimit before;
     struct error error;
-    (void)state;
     set_members();
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     listen_in();
@@ -349,9 +339,5 @@ static void no_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers), cmocka_unit_test(no_name_and_no_end), cmocka_unit_test(changes),
-        cmocka_unit_test(sources), cmocka_unit_test(no_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

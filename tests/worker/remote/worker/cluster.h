@@ -151,6 +151,15 @@ enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, str
     return once(&world.finished, error);
 }
 
+enum exchange_result chief_go_back(struct chief *chief, const struct good_model *good, int64_t *global_step,
+                                   struct error *error)
+{
+    (void)chief, (void)error;
+    *global_step = good->global_step;
+    tell("chief goes back to %lld, lowered %d times\n", (long long)good->global_step, good->record.retries);
+    return EXCHANGE_OK;
+}
+
 void chief_reschedule(struct chief *chief, const struct config_output *output, const struct plan *plan)
 {
     (void)chief, (void)output;

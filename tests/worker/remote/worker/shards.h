@@ -5,8 +5,7 @@
 #include "tests/worker/remote/worker/computing.h"
 #include "tests/worker/remote/worker/world.h"
 #include "worker/evaluation/validation.h"
-#include "worker/remote/exchange/preprocessing.h"
-#include "worker/remote/exchange/validations.h"
+#include "worker/remote/exchange/requests.h"
 #include "worker/remote/own_rows.h"
 
 /* --- Shards --- */

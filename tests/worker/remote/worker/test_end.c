@@ -1,5 +1,6 @@
 /* How a worker ends, whom it waits for then, and the result of the role as a whole; the world: world.h. */
 #include "tests/worker/remote/worker/bench.h"
+#include "tests/check.h"
 
 /* --- The end --- */
 
@@ -38,10 +39,9 @@ static enum training_end finish(struct bench *bench, enum training_end how)
 }
 
 /* A worker that has done its last step waits for the chief's announcement. */
-static void waits_for_the_end(void **state)
+TEST(waits_for_the_end)
 {
     struct bench bench;
-    (void)state;
     begin_joined(&bench, other_flags, 9);
     struct training *training = &bench.worker.training;
     world.at_pause = after_a_while; /* 25 s */
@@ -85,11 +85,10 @@ static void waits_for_the_end(void **state)
 }
 
 /* The chief saves and ends the job; a rollout's end comes first, and a signal only saves what is there. */
-static void chief_takes_leave(void **state)
+TEST(chief_takes_leave)
 {
     struct bench bench;
     struct error error;
-    (void)state;
     begin_joined(&bench, chief_flags, 9);
     struct training *training = &bench.worker.training;
     assert_int_equal(finish(&bench, TRAINING_LAST_STEP), TRAINING_LAST_STEP);
@@ -129,11 +128,10 @@ static void chief_takes_leave(void **state)
 }
 
 /* Only the chief announces the job's end, if it has taken part and no other has replaced it. */
-static void concludes(void **state)
+TEST(concludes)
 {
     struct bench bench;
     struct error error;
-    (void)state;
     assert_true(begin(&bench, chief_flags, &error));
     told();
     remote_updater_table.conclude(&bench.worker.updater, true, NAN, "it failed");
@@ -186,14 +184,13 @@ static void signal_at_three(void)
 }
 
 /* From start to end; and what observers see. */
-static void whole_runs(void **state)
+TEST(whole_runs)
 {
     void (*const at_push[])(void) = {end_at_three, restart_at_three, signal_at_three};
     const char *const goodbyes[] = {"stopping\n", "restarting\n", "stopping\n"};
     const char *const words[] = {"goodbye: done\n", "goodbye: starts again\n", "goodbye: stopped\n"};
     const int statuses[] = {COMMAND_DONE, RESTART_STATUS, 128 + SIGTERM};
     struct bench bench;
-    (void)state;
     for (int i = 0; i < 3; i++) {
         load(&bench, other_flags);
         world.at_push = at_push[i];
@@ -225,11 +222,5 @@ static void whole_runs(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(waits_for_the_end),
-        cmocka_unit_test(chief_takes_leave),
-        cmocka_unit_test(concludes),
-        cmocka_unit_test(whole_runs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

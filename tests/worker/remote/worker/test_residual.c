@@ -1,16 +1,10 @@
 /* The residual of packed gradients: when it is saved, and what a process that joins loads again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dirent.h>
 
 #include "base/file.h"
 #include "tests/worker/remote/story.h"
 #include "worker/remote/remote_worker.h"
+#include "tests/check.h"
 
 enum { COUNT = 20, MOST_FILES = 16 };
 
@@ -21,7 +15,6 @@ static char folder[64];
 
 static int begin(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/test_residual-XXXXXX");
     memset(&worker, 0, sizeof worker);
     residual = (struct outbox_residual){now, next};
@@ -35,7 +28,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     struct error error;
-    (void)state;
     return file_remove_folder(folder, &error) ? 0 : 1;
 }
 
@@ -75,9 +67,8 @@ static void recall(int64_t step)
 }
 
 /* Within a generation a process still has it; at the start of another it is that of the step, or nothing. */
-static void recalled(void **state)
+TEST_WITH(recalled, begin, end)
 {
-    (void)state;
     fill(100);
     worker_save_residual(&worker, 10);
     fill(200);
@@ -100,10 +91,9 @@ static void recalled(void **state)
 }
 
 /* A worker that keeps none, or has no folder, starts with nothing. */
-static void not_kept(void **state)
+TEST_WITH(not_kept, begin, end)
 {
     struct error error;
-    (void)state;
     worker.residual_files.folder = "";
     fill(100);
     worker_save_residual(&worker, 10);
@@ -120,9 +110,8 @@ static void not_kept(void **state)
 }
 
 /* A failure to write is a warning. */
-static void warned(void **state)
+TEST_WITH(warned, begin, end)
 {
-    (void)state;
     worker.residual_files.folder = "/dev/null/none";
     listen_in();
     worker_save_residual(&worker, 10);
@@ -131,7 +120,7 @@ static void warned(void **state)
 }
 
 /* At the steps of checkpoints, whichever is passed; after each round. */
-static void when_it_is_due(void **state)
+TEST(when_it_is_due)
 {
     static const struct {
         int64_t every, before, step;
@@ -140,7 +129,6 @@ static void when_it_is_due(void **state)
                  {10, 8, 31, false, true},  {10, 1, 21, false, true},   {0, 9, 10, false, false},
                  {0, 9, 10, true, true},    {1, 5, 6, false, true},     {10, 11, 12, true, true},
                  {10, 25, 19, false, true}, {1, 5, 5, false, false}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(begin(NULL), 0);
         worker.config.output.save_steps = cases[i].every;
@@ -159,11 +147,5 @@ static void when_it_is_due(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(recalled, begin, end),
-        cmocka_unit_test_setup_teardown(not_kept, begin, end),
-        cmocka_unit_test_setup_teardown(warned, begin, end),
-        cmocka_unit_test(when_it_is_due),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

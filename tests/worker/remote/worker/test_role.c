@@ -3,6 +3,7 @@
  * as a process. The world around it is that of world.h.
  */
 #include "tests/worker/remote/worker/bench.h"
+#include "tests/check.h"
 
 #include "observe/observe.h"
 #include "ps/status.h"
@@ -47,13 +48,12 @@ void __wrap_streaming_destroy(struct streaming *streaming)
 }
 
 /* Batches are drawn from the files, and all that were drawn are trained on, in order. */
-static void batches_from_files(void **state)
+TEST(batches_from_files)
 {
     const char *const flags[] = {"task_index", "2", "data_sharding", "disjoint", NULL};
     struct bench bench;
     struct error error;
     struct batch batch;
-    (void)state;
     load(&bench, flags);
     world.streams = true;
     struct remote_worker *worker = &bench.worker;
@@ -132,11 +132,10 @@ void __wrap_observe_source(void (*fill)(void *context, struct board *board), voi
 }
 
 /* The chief's dashboards show all members, and a rollout's state; without a viewer nothing is watched. */
-static void the_fleet_that_a_chief_shows(void **state)
+TEST(the_fleet_that_a_chief_shows)
 {
     struct bench bench;
     struct board board = {.member_count = 0};
-    (void)state;
     atomic_store(&observe_serves, true);
     begin_joined(&bench, chief_flags, 0);
     atomic_store(&observe_serves, false);
@@ -165,11 +164,10 @@ static void the_fleet_that_a_chief_shows(void **state)
 }
 
 /* Failing to watch is no reason not to train. */
-static void a_fleet_that_can_not_be_watched(void **state)
+TEST(a_fleet_that_can_not_be_watched)
 {
     struct bench bench;
     struct error error;
-    (void)state;
     assert_true(begin(&bench, chief_flags, &error));
     world.cannot_watch = true;
     atomic_store(&observe_serves, true);
@@ -183,7 +181,7 @@ static void a_fleet_that_can_not_be_watched(void **state)
 /* --- The process --- */
 
 /* With more than two members per processor here, judging by host names, a worker gives way. */
-static void crowded_machines(void **state)
+TEST(crowded_machines)
 {
     static const struct {
         const char *ps, *workers, *index;
@@ -194,7 +192,6 @@ static void crowded_machines(void **state)
                  {"b:1,b:2", "b:3,b:4,a:5", "2", false}, /* others are crowded */
                  {"a:1,a:2,a:3", "a:4,b:5,a:6", "2", true},
                  {"a:1,a:2", "a:3,a:4,a:5", "3", false}}; /* not listed: its place is unknown */
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *const flags[] = {"ps_hosts", cases[i].ps,  "worker_hosts", cases[i].workers, "elastic",
                                      "true",     "task_index", cases[i].index, "train_steps",    "1",
@@ -210,10 +207,9 @@ static void crowded_machines(void **state)
 }
 
 /* How it ends if it can't even start: with an error, or as the signal that arrived meanwhile says. */
-static void beginnings_that_fail(void **state)
+TEST(beginnings_that_fail)
 {
     struct bench bench;
-    (void)state;
     for (int signaled = 0; signaled < 2; signaled++) {
         load(&bench, other_flags);
         world.cannot_load = true;
@@ -234,12 +230,5 @@ static void beginnings_that_fail(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(batches_from_files),
-        cmocka_unit_test(the_fleet_that_a_chief_shows),
-        cmocka_unit_test(a_fleet_that_can_not_be_watched),
-        cmocka_unit_test(crowded_machines),
-        cmocka_unit_test(beginnings_that_fail),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

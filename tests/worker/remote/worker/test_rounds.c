@@ -3,15 +3,15 @@
  * around it is that of world.h.
  */
 #include "tests/worker/remote/worker/bench.h"
+#include "tests/check.h"
 
 static const char *const three_steps[] = {"task_index", "2", "issync", "true", "local_steps", "3", NULL};
 static const char *const two_epochs[] = {"task_index", "2", "issync", "true", "local_epochs", "2", NULL};
 
 /* The batches of a round follow from its step; its loss is their mean, and its weight is the worker's examples. */
-static void a_round(void **state)
+TEST(a_round)
 {
     struct bench bench;
-    (void)state;
     begin_joined(&bench, three_steps, 5);
     assert_true(step(&bench));
     assert_string_equal(told(), "round of step 5\n2 of batch 15\n4 of batch 16\n4 of batch 17\nround ends\n"
@@ -24,10 +24,9 @@ static void a_round(void **state)
 }
 
 /* By epochs it is all batches of the worker's share, that many times. */
-static void a_round_of_epochs(void **state)
+TEST(a_round_of_epochs)
 {
     struct bench bench;
-    (void)state;
     begin_joined(&bench, two_epochs, 1);
     assert_int_equal(worker_step_batches(&bench.worker), 16);
     assert_true(step(&bench));
@@ -39,11 +38,10 @@ static void a_round_of_epochs(void **state)
 }
 
 /* Asynchronous rounds: each worker continues with what it would have drawn by now if it had been there. */
-static void asynchronous_rounds(void **state)
+TEST(asynchronous_rounds)
 {
     const char *const flags[] = {"task_index", "2", "local_steps", "3", "buffer_size", "2", NULL};
     struct bench bench;
-    (void)state;
     begin_joined(&bench, flags, 9);
     assert_int_equal(bench.worker.first_draw, 9 * 2 / 3 * 3);
     assert_true(step(&bench));
@@ -54,10 +52,9 @@ static void asynchronous_rounds(void **state)
 }
 
 /* A loss that is not finite ends the round at once, and an empty push replaces the difference. */
-static void a_round_that_diverges(void **state)
+TEST(a_round_that_diverges)
 {
     struct bench bench;
-    (void)state;
     begin_joined(&bench, three_steps, 5);
     world.not_finite_at = 2;
     assert_false(step(&bench));
@@ -70,10 +67,9 @@ static void a_round_that_diverges(void **state)
 }
 
 /* A worker that is told to stop, or learns that the job is over, does not finish the round. */
-static void a_round_that_is_given_up(void **state)
+TEST(a_round_that_is_given_up)
 {
     struct bench bench;
-    (void)state;
     for (int over = 0; over < 2; over++) {
         begin_joined(&bench, three_steps, 5);
         world.signal_after = over ? 0 : 1;
@@ -86,11 +82,10 @@ static void a_round_that_is_given_up(void **state)
 }
 
 /* Wherever the device fails, training does. */
-static void rounds_that_fail(void **state)
+TEST(rounds_that_fail)
 {
     static const char *const whys[] = {"it can't be begun", "the device fails", "it can't be ended"};
     struct bench bench;
-    (void)state;
     for (int i = 0; i < 3; i++) {
         begin_joined(&bench, three_steps, 5);
         world.cannot_begin_round = i == 0;
@@ -107,10 +102,9 @@ static void rounds_that_fail(void **state)
 }
 
 /* During others' rounds it reports its state now and then. */
-static void vitals_while_others_are_asked(void **state)
+TEST(vitals_while_others_are_asked)
 {
     struct bench bench;
-    (void)state;
     begin_joined(&bench, sync_flags, 5);
     world.unasked = 3;
     assert_true(step(&bench));
@@ -126,10 +120,9 @@ static void vitals_while_others_are_asked(void **state)
 }
 
 /* If no step has passed nothing can be due. */
-static void no_step_has_passed(void **state)
+TEST(no_step_has_passed)
 {
     struct bench bench;
-    (void)state;
     begin_joined(&bench, sync_flags, 5);
     world.unasked = 1;
     world.step = 4; /* the answer is of its present step */
@@ -162,10 +155,9 @@ static void look_for_step_10(void)
  * In step with others it is saved before the push that makes a step with a checkpoint: whichever checkpoint there is,
  * all files exist.
  */
-static void rest_is_kept_before_the_push(void **state)
+TEST(rest_is_kept_before_the_push)
 {
     struct bench bench;
-    (void)state;
     strcpy(folder, "/tmp/test_rounds.XXXXXX");
     assert_non_null(mkdtemp(folder));
     const char *const flags[] = {"task_index", "2",    "issync",     "true", "wire_dtype", "int8",
@@ -187,10 +179,9 @@ static void rest_is_kept_before_the_push(void **state)
 }
 
 /* Otherwise after the answer, which tells what step it made. */
-static void rest_is_kept_after_the_answer(void **state)
+TEST(rest_is_kept_after_the_answer)
 {
     struct bench bench;
-    (void)state;
     strcpy(folder, "/tmp/test_rounds.XXXXXX");
     assert_non_null(mkdtemp(folder));
     const char *const flags[] = {"task_index", "2",    "wire_dtype", "bfloat16", "wire_top", "0.5",
@@ -210,17 +201,5 @@ static void rest_is_kept_after_the_answer(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_round),
-        cmocka_unit_test(a_round_of_epochs),
-        cmocka_unit_test(asynchronous_rounds),
-        cmocka_unit_test(a_round_that_diverges),
-        cmocka_unit_test(a_round_that_is_given_up),
-        cmocka_unit_test(rounds_that_fail),
-        cmocka_unit_test(vitals_while_others_are_asked),
-        cmocka_unit_test(no_step_has_passed),
-        cmocka_unit_test(rest_is_kept_before_the_push),
-        cmocka_unit_test(rest_is_kept_after_the_answer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

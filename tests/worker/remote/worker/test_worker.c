@@ -389,6 +389,30 @@ static void gradients_that_are_refused(void **state)
     }
 }
 
+/* With a model to go back to, the shards get it, and the worker joins again, at a lower rate. */
+static void a_divergence_that_goes_back(void **state)
+{
+    struct bench bench;
+    (void)state;
+    begin_joined(&bench, chief_flags, 5);
+    bench.worker.training.good = (struct good_model){.is_there = true, .global_step = 3};
+    world.loss = NAN;
+    for (int i = 0; i < 10; i++) {
+        assert_false(step(&bench));
+    }
+    assert_int_equal(times(told(), "chief goes back to 3, lowered 1 times\n"), 1);
+    assert_int_equal(bench.worker.training.end, TRAINING_REJOINS);
+    assert_int_equal(bench.worker.config.train.retries, 1);
+    assert_int_equal(times(heard_so_far(), "training goes back to step 3 and continues at 0.3 times that rate"), 1);
+    bench.worker.training.end = TRAINING_GOES_ON;
+    bench.worker.training.good.record.retries = 3; /* as often as it may */
+    for (int i = 0; i < 10; i++) {
+        assert_false(step(&bench));
+    }
+    assert_int_equal(bench.worker.training.end, TRAINING_FAILED);
+    end(&bench);
+}
+
 /* In synchronous training the others wait for a push: an empty one is sent, and the next step is awaited. */
 static void empty_push(void **state)
 {
@@ -679,6 +703,7 @@ int main(void)
         cmocka_unit_test(ends_of_a_push),
         cmocka_unit_test(loss_that_is_not_finite),
         cmocka_unit_test(gradients_that_are_refused),
+        cmocka_unit_test(a_divergence_that_goes_back),
         cmocka_unit_test(empty_push),
         cmocka_unit_test(rounds_of_others),
         cmocka_unit_test(validates_together),

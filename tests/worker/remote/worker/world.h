@@ -69,7 +69,7 @@ static inline enum exchange_result once(enum exchange_result *end, struct error 
 
 double __wrap_clock_monotonic_s(void);
 void __wrap_clock_pause(double until_s);
-bool __wrap_restart_stand_by(void);
+bool __wrap_restart_spawn_helper(void);
 void __wrap_threads_give_way(void);
 int __wrap_threads_available(void);
 void __wrap_notify_ready(const char *status);
@@ -89,7 +89,7 @@ void __wrap_clock_pause(double until_s)
     }
 }
 
-bool __wrap_restart_stand_by(void)
+bool __wrap_restart_spawn_helper(void)
 {
     tell("stands by\n");
     return !world.cannot_stand_by;

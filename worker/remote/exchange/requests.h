@@ -1,15 +1,23 @@
 /*
- * All workers must encode rows alike: a table's preprocessing, or the names of the images' classes, must be worker 0's,
- * which the checkpoint contains.
+ * Requests to the shards besides push and pull: the preprocessing of rows, their statistics, and validations on
+ * workers' own rows.
  */
-#ifndef WORKER_REMOTE_EXCHANGE_PREPROCESSING_H
-#define WORKER_REMOTE_EXCHANGE_PREPROCESSING_H
+#ifndef WORKER_REMOTE_EXCHANGE_REQUESTS_H
+#define WORKER_REMOTE_EXCHANGE_REQUESTS_H
 
 #include <stdbool.h>
 
 #include "base/error.h"
 #include "worker/data/dataset.h"
 #include "worker/remote/exchange/push_pull.h"
+
+/* --- Preprocessing --- */
+
+/*
+ * All workers must encode rows alike: a table's preprocessing, or the names of the images' classes, must be worker 0's,
+ * which the checkpoint contains. Digests are compared; the chief's text is sent only if they differ, so that the error
+ * names the column.
+ */
 
 /* Digest in hex of the preprocessing's text, or of the names: members compare it. */
 enum { PREPROCESSING_DIGEST = 65 };
@@ -52,5 +60,40 @@ enum exchange_result preprocessing_send_stats(struct push_pull *exchange, char *
 enum exchange_result preprocessing_forget_stats(struct push_pull *exchange, int worker, struct error *error);
 enum exchange_result preprocessing_fetch_stats(struct push_pull *exchange, int worker, char **text,
                                                struct error *error);
+
+/* --- Validations on workers' own rows --- */
+
+/*
+ * Validations on workers' own rows: each worker reports its results to the ps that decides on steps, and the chief
+ * fetches them all.
+ */
+
+/* A worker's own validation of a step's model. */
+struct own_validation {
+    int64_t step;
+    int64_t examples;
+    double score; /* of the deciding metric; NaN: undefined */
+    bool rises;   /* a larger one is better */
+};
+
+/* bytes: the results (worker/evaluation/validation.h), at most VALIDATIONS_BYTES. */
+#define VALIDATIONS_BYTES (1 << 20)
+enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                        size_t size, struct error *error);
+
+/* Receives other workers' results. */
+struct validations_receiver {
+    void (*begin)(void *context); /* starts over, if a connection broke */
+    /* size 0: the worker reported only its score, or memory ran out. */
+    void (*take)(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size);
+    void *context;
+};
+
+/*
+ * As the chief: the other workers' results for own->step, in the order of their indexes. Waits for those with that
+ * model, at most wait_s; *missing: how many of them did not report.
+ */
+enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                        const struct validations_receiver *receiver, int *missing, struct error *error);
 
 #endif

@@ -1,12 +1,13 @@
-/* Digests are compared; the chief's text is sent only if they differ, so that the error names the column. */
-#include "worker/remote/exchange/preprocessing.h"
+/* Requests besides push and pull, each repeated by shard_call until it is answered. */
+#include "worker/remote/exchange/requests.h"
+
+#include <sodium.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include <sodium.h>
-
 #include "base/clock.h"
+#include "base/profile.h"
 #include "worker/data/table/schema.h"
 #include "worker/remote/exchange/push_pull.h"
 
@@ -71,8 +72,8 @@ static bool call(struct shard_part *part, enum message_type type, const void *me
 }
 
 /* A request to ps 0, whatever it refuses fails for good. */
-static enum exchange_result make_request(struct push_pull *exchange, shard_request *request, void *context,
-                                         struct error *error)
+static enum exchange_result call_first(struct push_pull *exchange, shard_request *request, void *context,
+                                       struct error *error)
 {
     uint16_t code;
     return shard_call(exchange, &exchange->parts[0], request, context, &code, error);
@@ -142,7 +143,7 @@ static enum exchange_result agree(struct push_pull *exchange, const struct datas
                                             .is_chief = is_chief,
                                             .follows =
                                                 !is_chief && exchange->config->data.data_sharding == SHARDING_OWN};
-    const enum exchange_result end = make_request(exchange, compare, &comparison, error);
+    const enum exchange_result end = call_first(exchange, compare, &comparison, error);
     if (end == EXCHANGE_OK && comparison.differs) {
         *error = comparison.difference;
         *differs = dataset->schema;
@@ -181,7 +182,7 @@ static bool ask(struct shard_part *part, void *context, uint16_t *code, struct e
 enum exchange_result preprocessing_fetch(struct push_pull *exchange, char **text, struct error *error)
 {
     *text = NULL;
-    return make_request(exchange, ask, text, error);
+    return call_first(exchange, ask, text, error);
 }
 
 enum exchange_result preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
@@ -232,7 +233,7 @@ static enum exchange_result figures(struct push_pull *exchange, int worker, char
         return EXCHANGE_FAILED;
     }
     struct stats_request request = {worker, own, text};
-    return make_request(exchange, exchange_stats, &request, error);
+    return call_first(exchange, exchange_stats, &request, error);
 }
 
 enum exchange_result preprocessing_send_stats(struct push_pull *exchange, char *text, struct error *error)
@@ -254,4 +255,106 @@ enum exchange_result preprocessing_forget_stats(struct push_pull *exchange, int 
 enum exchange_result preprocessing_fetch_stats(struct push_pull *exchange, int worker, char **text, struct error *error)
 {
     return figures(exchange, worker, NULL, text, error);
+}
+
+/* --- Validations on workers' own rows --- */
+
+enum { ASK_MS = 500 /* how often to check for a signal */ };
+
+/* To the ps that decides on steps. */
+static enum exchange_result call_decider(struct push_pull *exchange, shard_request *request, void *context,
+                                         struct error *error)
+{
+    uint16_t code;
+    const enum exchange_result end = shard_call(exchange, push_pull_decider(exchange), request, context, &code, error);
+    return code != 0 ? push_pull_by_code(code) : end;
+}
+
+struct report_request {
+    struct message_validated message;
+    struct iovec bulk;
+};
+
+static bool report_own(struct shard_part *part, void *context, uint16_t *code, struct error *error)
+{
+    const struct report_request *report = context;
+    struct outgoing frame = {.type = MESSAGE_validated,
+                             .message = &report->message,
+                             .bulk = &report->bulk,
+                             .bulk_parts = report->bulk.iov_len > 0 ? 1 : 0};
+    return link_call(&part->link, &frame, MESSAGE_done, code, error);
+}
+
+enum exchange_result validations_report(struct push_pull *exchange, const struct own_validation *own, uint8_t *bytes,
+                                        size_t size, struct error *error)
+{
+    struct report_request report = {.message = {.step = own->step,
+                                                .examples = (uint64_t)own->examples,
+                                                .score = (float)own->score,
+                                                .rises = own->rises},
+                                    .bulk = {bytes, size}};
+    return call_decider(exchange, report_own, &report, error);
+}
+
+struct ask_request {
+    struct message_validate message;
+    const struct validations_receiver *receiver;
+    int *missing;
+};
+
+static bool ask_others(struct shard_part *part, void *context, uint16_t *code, struct error *error)
+{
+    const struct ask_request *asked = context;
+    const struct validations_receiver *receiver = asked->receiver;
+    struct channel *channel = &part->link.channel;
+    const uint64_t request = ++channel->next_request;
+    const double until_s = clock_monotonic_s() + LINK_ANSWER_S;
+    if (!channel_send(channel, MESSAGE_validate, request, &asked->message, until_s, error)) {
+        return false;
+    }
+    receiver->begin(receiver->context);
+    for (;;) {
+        if (!link_receive_answer(&part->link, MESSAGE_validate, request, MESSAGE_validation, code, error)) {
+            return false;
+        }
+        const struct message_validation one = channel->message.validation;
+        if (channel->frame.flags & FRAME_LAST) {
+            *asked->missing = one.missing > INT32_MAX ? INT32_MAX : (int)one.missing;
+            return true;
+        }
+        const size_t size = channel->bulk_left;
+        uint8_t *bytes = malloc(size + 1); /* if NULL the next frame is read past these: a retry would not help */
+        if (bytes && !channel_read_bulk(channel, bytes, size, clock_monotonic_s() + LINK_ANSWER_S, error)) {
+            free(bytes);
+            return false;
+        }
+        receiver->take(receiver->context, one.worker, (int64_t)one.examples, (double)one.score, bytes,
+                       bytes ? size : 0);
+        free(bytes);
+    }
+}
+
+enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
+                                        const struct validations_receiver *receiver, int *missing, struct error *error)
+{
+    PROFILE("wait for validations");
+    const double until_s = clock_monotonic_s() + wait_s;
+    struct ask_request asked = {.message = {.step = own->step,
+                                            .examples = (uint64_t)own->examples,
+                                            .score = (float)own->score,
+                                            .rises = own->rises},
+                                .receiver = receiver,
+                                .missing = missing};
+    for (;;) {
+        const bool is_last = clock_monotonic_s() >= until_s;
+        asked.message.wait_ms = is_last ? 0 : ASK_MS;
+        *missing = 0;
+        const enum exchange_result end = call_decider(exchange, ask_others, &asked, error);
+        if (end != EXCHANGE_OK || *missing == 0 || is_last) {
+            return end;
+        }
+        if (push_pull_must_stop(exchange)) {
+            return EXCHANGE_STOPPED;
+        }
+    }
 }

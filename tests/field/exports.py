@@ -1,0 +1,108 @@
+"""Tables as spreadsheets, instruments and tools export them: units, marks, footers, line ends."""
+
+import random
+
+from field.case import TRAIN, Case, accuracy, fails, file_holds, learnable, matches, never_says, says
+
+HEADER, *ROWS = learnable().splitlines()
+SPELLINGS = {"on": ["TRUE", "true", "Yes", "yes", "1", "Y", "T", "True"],
+             "off": ["FALSE", "false", "No", "no", "0", "N", "F", "False"]}
+
+
+def numbers(name, source, write, *checks, **shape):
+    """The class can only be learned if column a is read as numbers."""
+    return Case(name, source, {"d/train.csv": learnable(write, **shape)}, [TRAIN],
+                [accuracy(0.75), never_says("read as text"), *checks])
+
+
+def file(*lines, end="\n"):
+    return {"d/train.csv": end.join([*lines, ""])}
+
+
+def quoted(write):
+    return lambda value: f'"{write(value)}"'
+
+
+def spelt(rows=200):
+    draw = random.Random(7)
+    kinds = ["on" if i % 2 else "off" for i in range(rows)]
+    return file("a,b,y", *[f"{draw.choice(SPELLINGS[kind])},{i % 7},{kind}" for i, kind in enumerate(kinds)])
+
+
+CASES = [
+    numbers("unit_kilograms", "pint#484, OpenRefine: 12 kg in a column of weights", lambda v: f"{v} kg",
+            says("column a: numbers with the unit kg")),
+    numbers("unit_without_blank", "pandas: df['size'].str.replace('mm', '')", lambda v: f"{v}mm",
+            says("with the unit mm")),
+    numbers("unit_degrees", "weather loggers write 21.5 °C", lambda v: f"{v} °C", says("with the unit °C")),
+    numbers("unit_with_a_slash", "trackers write 120 km/h", lambda v: f"{v:.0f} km/h", says("with the unit km/h")),
+    numbers("unit_with_a_power", "property lists write 85 m2", lambda v: f"{v} m2", says("with the unit m2")),
+    numbers("unit_behind_an_exponent", "oscilloscopes write 1e3 Hz", lambda v: f"{v / 1000:.5f}e3 Hz",
+            says("with the unit Hz")),
+    numbers("unit_and_decimal_comma", "DIN 1333: 12,5 kg", lambda v: f"{v} kg".replace(".", ","), delimiter=";"),
+    numbers("unit_of_some", "people stop writing the unit", lambda v: f"{v} kg" if int(v) % 3 else str(v),
+            says("have the unit kg and", "have none")),
+    numbers("unit_dollars", "amounts: $1,200", quoted(lambda v: f"${100 * v:,.0f}"), never_says("with the unit")),
+    Case("units_mixed", "pint#484: kg beside g is one column of two scales",
+         {"d/train.csv": learnable(lambda v: f"{v} kg" if int(v) % 3 else f"{1000 * v} g")}, [TRAIN],
+         [says("column a: its values are numbers with different units")]),
+    Case("unit_of_few_classes", "auto-mpg: 4 cyl, 6 cyl, 8 cyl as what is to be learned keep their names",
+         file("a,b,y", *[f"{100 * (i % 3) + i % 9},{i % 5},{4 + 2 * (i % 3)} cyl" for i in range(150)]),
+         [f"{TRAIN} --train_dir=run", "trainer inspect run"], [says("4 cyl")]),
+    Case("unit_in_requests", "who asks writes the unit or leaves it out",
+         {"d/train.csv": learnable(lambda v: f"{v} kg"), "new.csv": "a,b\n980.5 kg,1\n101,1\n980.5kg,1\n"},
+         [f"{TRAIN} --train_dir=run", "trainer predict run new.csv --out=out.csv"],
+         [file_holds("out.csv", "980.5 kg,1,high,", "101,1,low,", "980.5kg,1,high,")]),
+    Case("unit_over_http", "a form on a page: 980.5 kg", {"d/train.csv": learnable(lambda v: f"{v} kg")},
+         [f"{TRAIN} --train_dir=run", "trainer serve run",
+          "curl URL/predict -H content-type:text/csv -d 'a,b\n980.5 kg,1\n'"], [says("high")]),
+    Case("unit_in_info", "data info says what became of the column", {"d/train.csv": learnable(lambda v: f"{v} kg")},
+         ["trainer data info --data_dir=d --target=y"], [matches(r"number: decimal point.* with kg")]),
+    Case("uncertainties", "laboratories write 12.5±0.5", {"d/train.csv": learnable(lambda v: f"{v}±0.5")}, [TRAIN],
+         [says("column a is read as text", "if they are numbers, write each as one number alone")]),
+    numbers("accounting", "Excel's accounting format: (1,234.00) is negative",
+            quoted(lambda v: f"({10 * v:,.2f})" if v < 500 else f"{10 * v:,.2f}")),
+    numbers("accounting_nothing", "Excel's accounting format: $ - is nothing",
+            quoted(lambda v: " $ -   " if int(v) % 9 == 0 else f" ${10 * v:,.2f} ")),
+    numbers("kept_as_text", 'SAP, Google Ads: ="123.4" keeps a spreadsheet from changing it', lambda v: f'="{v}"'),
+    numbers("kept_by_an_apostrophe", "Excel: a leading ' makes a text", lambda v: f"'{v}"),
+    numbers("errors_of_formulas", "Excel writes #N/A, #NAME? and #VALUE!",
+            lambda v: ["#N/A", "#NAME?", "#VALUE!"][int(v) % 3] if int(v) % 5 == 0 else str(v)),
+    Case("separator_said", "Excel: sep=; as the first line", {"d/train.csv": "sep=;\n" + learnable(delimiter=";")},
+         [TRAIN], [accuracy(0.75)]),
+    Case("delimiter_behind_each_row", "SQL*Plus: each row ends with the delimiter",
+         file(*[line + "," for line in (HEADER, *ROWS)]), [TRAIN], [accuracy(0.75)]),
+    Case("mark_and_quotes", "pandas#4793: a byte order mark before quoted names",
+         {"d/train.csv": b"\xef\xbb\xbf" + learnable(header='"a","b","y"').encode()}, [TRAIN], [accuracy(0.75)]),
+    Case("names_twice", "pandas mangles them; here the second is named", {"d/train.csv": learnable(header="a,a,y")},
+         [TRAIN], [fails("train.csv:1:3", "two columns called a")]),
+    Case("names_of_blanks", "Excel: a header of blanks above two columns", {"d/train.csv": learnable(header=" , ,y")},
+         [TRAIN], [accuracy(0.75)]),
+    Case("units_under_the_names", "LabVIEW: a row of units below the names", file(HEADER, "(kg),(m),()", *ROWS),
+         [TRAIN], [accuracy(0.75), says("1 line between the column names and the data left out")]),
+    Case("windows_1252", "read_csv: codec can't decode byte 0x80; a Euro sign of Windows",
+         {"d/train.csv": learnable(lambda v: f"{v} €").encode("cp1252")}, [TRAIN],
+         [fails("train.csv:2", "0x80", "iconv -f cp1252 -t utf-8")]),
+    Case("times_of_day_in_minutes", "hh:mm alone",
+         file("t,b,y", *[f"{i % 24:02}:{i % 60:02},{i % 7},{'day' if 6 <= i % 24 < 18 else 'night'}"
+                         for i in range(200)]), [TRAIN], [accuracy(0.75)]),
+    Case("truth_in_many_spellings", "readr: TRUE, T, yes and 1 in one column", spelt(), [TRAIN], [accuracy(0.9)]),
+    Case("total_below", "Excel: a last line of totals", file(HEADER, *ROWS, "Total,7011,"), [TRAIN],
+         [fails("train.csv:152", "column y: is empty", "--max_bad_records")]),
+    Case("total_left_out", "the same, and one may be left out", file(HEADER, *ROWS, "Total,7011,"),
+         [f"{TRAIN} --max_bad_records=1"], [accuracy(0.75)]),
+    Case("footer", "banks end a file with a line of its own", file(HEADER, *ROWS, "", "Rows: 150"), [TRAIN],
+         [fails("train.csv:153", "has 1 fields", "--max_bad_records")]),
+    Case("names_again", "cat *.csv: each part brings its names", file(HEADER, *ROWS[:70], HEADER, *ROWS[70:]), [TRAIN],
+         [accuracy(0.75), says("1 line that repeats the column names left out")]),
+    Case("returns_alone", "Excel for Mac 2011: lines end with CR", file(HEADER, *ROWS, end="\r"), [TRAIN],
+         [accuracy(0.75)]),
+    Case("end_of_dos", "copy a+b in DOS adds Ctrl-Z", {"d/train.csv": learnable() + "\x1a"}, [TRAIN],
+         [accuracy(0.75)]),
+    Case("table_of_markdown", "a table copied from a page", file(*["| " + line.replace(",", " | ") + " |" for line in
+                                                                  (HEADER, "---,---,---", *ROWS)]), [TRAIN],
+         [accuracy(0.75)]),
+    Case("arff", "OpenML, Weka: @relation in front",
+         file("% made up", "@relation x", "@attribute a numeric", "@data", *ROWS), [TRAIN],
+         [fails("train.csv: is an ARFF file", "save it as CSV")]),
+]
