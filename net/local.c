@@ -120,7 +120,7 @@ static uint64_t unread(const struct local *local)
 static void copy_ring(const struct local *local, const struct ring *ring, uint64_t at, void *bytes, size_t size,
                       bool into)
 {
-    const size_t first = (size_t)at & (local->size - 1);
+    const size_t first = (size_t)(at % local->size);
     const size_t straight = size < local->size - first ? size : local->size - first;
     if (into) {
         copy_bytes(ring->bytes + first, bytes, straight);
@@ -376,11 +376,9 @@ static bool begin_local(struct local **local, int *fd, struct way way, size_t si
 
 size_t local_ring(size_t bytes)
 {
-    size_t size = LOCAL_RING_LEAST;
-    while (size < bytes && size < LOCAL_RING_MOST) {
-        size *= 2;
-    }
-    return size;
+    const size_t most = LOCAL_RING_MOST / LOCAL_RING_LEAST;
+    const size_t units = bytes / LOCAL_RING_LEAST + bytes / LOCAL_RING_LEAST / 16; /* what a message has besides */
+    return (units < most ? units + 1 : most) * LOCAL_RING_LEAST;
 }
 
 bool local_take(struct local **local, int *fd, const char *name, const char *secret, size_t bytes, struct error *error)
@@ -416,7 +414,7 @@ static bool check_memory(int memory, size_t *size, struct error *error)
         return error_set(error, "memory that is not sealed");
     }
     *size = facts.st_size > (off_t)sizeof(struct shared) ? ((size_t)facts.st_size - sizeof(struct shared)) / 2 : 0;
-    const bool fits = *size >= LOCAL_RING_LEAST && *size <= LOCAL_RING_MOST && (*size & (*size - 1)) == 0;
+    const bool fits = *size >= LOCAL_RING_LEAST && *size <= LOCAL_RING_MOST && *size % LOCAL_RING_LEAST == 0;
     return fits || error_set(error, "memory of %lld bytes", (long long)facts.st_size);
 }
 

@@ -27,14 +27,14 @@
 #include "base/error.h"
 
 enum {
-    LOCAL_RING_LEAST = 64 * 1024, /* bytes of a ring: a power of two within these */
+    LOCAL_RING_LEAST = 64 * 1024, /* bytes of a ring: a multiple of this one, up to that one */
     LOCAL_RING_MOST = 8 * 1024 * 1024,
     LOCAL_NAME = 33, /* 32 hexadecimal digits and a zero byte, as of the secret */
 };
 
 struct local;
 
-/* Bytes of a ring through which messages of about `bytes` go. */
+/* Bytes of a ring that holds a message with `bytes` of bulk, if it may be that large. */
 size_t local_ring(size_t bytes);
 
 /* An offer to move a connection. */

@@ -74,6 +74,11 @@ def test_workers_killed_frozen_and_started_again(trainer, tmp_path, ps):
                 time.sleep(dice.uniform(0, 0.3))
                 cluster.start("worker 1")
             wait_for(lambda: reached(cluster) > before + dice.randrange(20), "step after worker 1 is back")
+        servers = [f"ps {i}" for i in range(ps)]
+        # Of the connections that are gone nothing is left: each memory has two sides.
+        wait_for(lambda: sum(shared_memory(cluster, name) for name in servers) == sum(
+            shared_memory(cluster, name) for name in ("worker 0", "worker 1")), "only the workers' memory")
+        assert sum(open_memory(cluster, name) for name in cluster.members) == 0
         last = reached(cluster)
         cluster.kill("worker 0", signal.SIGTERM)  # a last checkpoint, of some step
         cluster.wait("worker 0", status=143)
@@ -270,6 +275,12 @@ def shared_memory(cluster, name):
     return pathlib.Path(f"/proc/{cluster.members[name].pid}/maps").read_text().count("/memfd:trainer-local")
 
 
+def open_memory(cluster, name):
+    """How many descriptors of such memory a member has open: it is mapped, and needs none."""
+    files = pathlib.Path(f"/proc/{cluster.members[name].pid}/fd").iterdir()
+    return sum(os.readlink(file).startswith("/memfd:trainer-local") for file in files)
+
+
 @pytest.mark.parametrize("local", [True, False])
 def test_members_of_one_machine_share_memory(trainer, tmp_path, local):
     """The bits of one process by either way, also after a kill."""
@@ -288,6 +299,24 @@ def test_members_of_one_machine_share_memory(trainer, tmp_path, local):
             cluster.start("worker 1")
         cluster.wait_all()
         assert_bits_of_one_process(trainer, cluster, steps, 2, *flags)
+
+
+def test_without_memory_to_share_the_link_stays_with_tls(trainer, tmp_path):
+    """The ps may not make files, in memory or not, as large as a ring: each worker says so, and goes on."""
+    steps, limited = 30, tmp_path / "limited"
+    limited.write_text(f"#!/bin/bash\ntrap '' XFSZ\nulimit -f 100\nexec {trainer} \"$@\"\n")
+    limited.chmod(0o755)
+    with Cluster(trainer, tmp_path, workers=2, flags=sync(steps, "--max_steps_per_s=20", "--log_steps=3")) as cluster:
+        cluster.programs["ps 0"] = str(limited)
+        cluster.start_all()
+        cluster.until("worker 1", lambda text: '"event":"step"' in text, "a step")
+        assert cluster.status()[1]["worker 1"]["link"] == "TLS"
+        assert shared_memory(cluster, "ps 0") == shared_memory(cluster, "worker 1") == 0
+        assert open_memory(cluster, "ps 0") == 0
+        cluster.wait_all()
+        said = "shared memory is not used: no shared memory: File too large"  # the chief has a second connection
+        assert cluster.text("worker 1").count(said) == 1 and 1 <= cluster.text("worker 0").count(said) <= 2
+        assert_bits_of_one_process(trainer, cluster, steps, 2)
 
 
 def relayed(cluster, dice):

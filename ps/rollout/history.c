@@ -1,8 +1,8 @@
 /* A machine's record of rollouts, beside its config: the manifests, the leader's state, and the audit log. */
 #include "ps/rollout/history.h"
 
-#include <fcntl.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cJSON.h>
+#include <sodium.h>
 
 #include "base/checked.h"
 #include "base/file.h"

@@ -101,14 +101,20 @@ static enum received receive_largest(struct session *session, struct stage *stag
 static enum received receive_floats(struct session *session, struct stage *stage, struct range range, enum dtype dtype,
                                     double deadline_s, struct error *error)
 {
+    /* From shared memory in pieces, still in the cache when they are checked; a socket gives more at a time. */
+    const bool in_pieces = connection_is_local(session->channel->connection);
+    const uint32_t most = in_pieces ? SERVE_CHUNK_FLOATS : range.count;
     float *values;
     if (!stage_claim(stage, range, &values, error)) {
         return MALFORMED;
     }
-    if (!serve_read_floats(session, dtype, values, range.count, deadline_s, error)) {
-        return BROKEN;
+    for (uint32_t done = 0, count; done < range.count; done += count) {
+        count = range.count - done < most ? range.count - done : most;
+        if (!serve_read_floats(session, dtype, values + done, count, deadline_s, error)) {
+            return BROKEN;
+        }
+        stage_check(stage, values + done, count);
     }
-    stage_check(stage, values, range.count);
     return RECEIVED;
 }
 

@@ -13,11 +13,13 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -63,7 +65,7 @@ static void connect_both(struct connection *both[2], const struct wake *wake)
     struct side sides[2];
     struct error error;
     int ends[2];
-    agree(&sides[0], &sides[1], LOCAL_RING_LEAST);
+    agree(&sides[0], &sides[1], 1);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
     for (int i = 0; i < 2; i++) {
         assert_true(connection_serve(&both[i], ends[i], "a peer", NULL, wake, INFINITY, &error));
@@ -330,6 +332,61 @@ static void memory_is_checked(void **state)
     }
 }
 
+static int open_files(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        count += fcntl(fd, F_GETFD) >= 0;
+    }
+    return count;
+}
+
+/* What a process has too little of says so on the side that lacks it, and nothing stays open. */
+static void shortages_leave_nothing_behind(void **state)
+{
+    struct rlimit files, sizes;
+    const int before = open_files(), after_last = dup(0);
+    int agreed = 0;
+    (void)state;
+    close(after_last); /* the lowest free number: each limit above it allows one more */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &sizes), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    for (int more = 0; more < 8; more++) {
+        struct local_offer offer = {.listener = -1};
+        struct side sides[2] = {{NULL, -1}, {NULL, -1}};
+        struct error error = {""};
+        const struct rlimit few = {(rlim_t)(after_last + more), files.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        const bool offered = local_offer(&offer, &error);
+        const bool taken = offered && local_take(&sides[1].local, &sides[1].fd, offer.name, offer.secret, 1, &error);
+        const bool accepted = taken && local_accept(&sides[0].local, &sides[0].fd, &offer, &error);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+        assert_int_equal(accepted, error.text[0] == '\0');
+        agreed += accepted;
+        for (int i = 0; i < 2; i++) {
+            if (sides[i].local) {
+                end(&sides[i]);
+            }
+        }
+        local_offer_end(&offer);
+        assert_int_equal(open_files(), before);
+    }
+    assert_in_range(agreed, 1, 7);
+    struct local_offer offer;
+    struct side side;
+    struct error error;
+    assert_true(local_offer(&offer, &error));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &(struct rlimit){LOCAL_RING_LEAST, sizes.rlim_max}), 0);
+    assert_false(local_take(&side.local, &side.fd, offer.name, offer.secret, 1, &error));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &sizes), 0);
+    assert_string_equal(error.text, "no shared memory: File too large");
+    assert_false(local_accept(&side.local, &side.fd, &offer, &error));
+    local_offer_end(&offer);
+    assert_int_equal(open_files(), before);
+    signal(SIGXFSZ, SIG_DFL);
+}
+
 static void nobody_came(void **state)
 {
     struct local_offer offer;
@@ -512,12 +569,19 @@ static void machines(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_arrive_in_order),       cmocka_unit_test(the_descriptor_shows_what_comes),
-        cmocka_unit_test(a_message_wakes_once),        cmocka_unit_test(a_full_ring_is_waited_for),
-        cmocka_unit_test(memory_is_checked),           cmocka_unit_test(nobody_came),
-        cmocka_unit_test(names_are_checked),           cmocka_unit_test(other_users_are_refused),
-        cmocka_unit_test(positions_are_checked),       cmocka_unit_test(anything_may_be_written),
-        cmocka_unit_test(what_is_left_refuses_a_move), cmocka_unit_test(machines),
+        cmocka_unit_test(bytes_arrive_in_order),
+        cmocka_unit_test(the_descriptor_shows_what_comes),
+        cmocka_unit_test(a_message_wakes_once),
+        cmocka_unit_test(a_full_ring_is_waited_for),
+        cmocka_unit_test(memory_is_checked),
+        cmocka_unit_test(shortages_leave_nothing_behind),
+        cmocka_unit_test(nobody_came),
+        cmocka_unit_test(names_are_checked),
+        cmocka_unit_test(other_users_are_refused),
+        cmocka_unit_test(positions_are_checked),
+        cmocka_unit_test(anything_may_be_written),
+        cmocka_unit_test(what_is_left_refuses_a_move),
+        cmocka_unit_test(machines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
