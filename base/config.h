@@ -48,6 +48,12 @@ enum table_header { HEADER_AUTO, HEADER_YES, HEADER_NO };
 /* Values as the order of a numeric date's parts; DATES_AUTO: found in the column. */
 enum table_dates { DATES_AUTO, DATES_DMY, DATES_MDY, DATES_YMD };
 enum table_decimal { DECIMAL_AUTO, DECIMAL_POINT, DECIMAL_COMMA };
+/* How the probabilities of a trained model are corrected. */
+enum calibration {
+    CALIBRATION_NONE,
+    CALIBRATION_TEMPERATURE, /* worker/evaluation/calibration.h */
+};
+
 enum table_encoding {
     ENCODING_AUTO,
     ENCODING_NONE,
@@ -226,6 +232,7 @@ struct config_train {
     double target_accuracy;       /* stop once validation reaches it; 0 = never */
     double target_metric;         /* the same for best_metric; 0 = never */
     int patience;                 /* stop after this many validations without a new best; 0 = never (auto) */
+    enum calibration calibration; /* of probabilities, by the validation examples */
     double threshold;             /* of two classes, from which score on the second is predicted; CONFIG_AUTO: found */
     int64_t seed;
     char *warm_start;       /* checkpoint to initialize a new run from; "" = none */

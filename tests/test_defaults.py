@@ -4,6 +4,7 @@ model counts, and a divergence mends itself."""
 import csv
 import io
 import json
+import math
 import re
 
 import numpy
@@ -368,3 +369,62 @@ def test_the_default_of_a_table_serves_all_commands(trainer, tmp_path, task):
         assert numpy.allclose(answers["prediction"][:, 0], said, rtol=1e-5, atol=1e-5 * numpy.abs(said).max())
     ranked = run(trainer, "explain", "run", "d/train.csv", cwd=tmp_path).stdout
     assert ranked.split()
+
+
+def log_loss(rows, names, temperature=1):
+    """Of rows of probabilities, whose logits are divided by a temperature."""
+    losses = []
+    for row in rows:
+        powers = [float(row[f"probability_{name}"]) ** (1 / temperature) for name in names]
+        losses.append(-math.log(powers[names.index(row["y"])] / sum(powers)))
+    return sum(losses) / len(losses)
+
+
+def test_probabilities_are_calibrated(trainer, tmp_path):
+    """Of a model that was trained for too long, and of which --final_test and --checkpoint take the last."""
+    noisy(tmp_path, 800)
+    flags = (*ONE, "--epochs=80", "--final_test=newest", "--test_share=0.4", "--threshold=auto",
+             "--validation_size=160")
+    done = {}
+    for name, more in {"run": ("--calibration=temperature",), "none": ()}.items():
+        done[name] = train(trainer, *flags, f"--train_dir={name}", *more, cwd=tmp_path).done
+    assert same_tensors(newest(tmp_path / "run"), newest(tmp_path / "none")) == []
+    metadata = tensors(newest(tmp_path / "run"))[1]
+    temperature = float(metadata["temperature"])
+    assert temperature > 1.15 and "temperature" not in tensors(newest(tmp_path / "none"))[1]
+    assert math.isclose(done["run"]["temperature"], temperature, rel_tol=1e-12) and "temperature" not in done["none"]
+    assert done["run"]["test_loss"] < 0.95 * done["none"]["test_loss"]
+    for same in ("test_accuracy", "test_roc_auc", "test_f1"):
+        assert done["run"][same] == done["none"][same]
+
+    def predicted(folder):
+        text = run(trainer, "predict", folder, "d/train.csv", "--checkpoint=newest", cwd=tmp_path).stdout
+        return list(csv.DictReader(io.StringIO(text)))
+
+    rows, raw = predicted("run"), predicted("none")
+    assert [row["prediction"] for row in rows] == [row["prediction"] for row in raw]
+    assert math.isclose(log_loss(rows, ["no", "yes"]), log_loss(raw, ["no", "yes"], temperature), rel_tol=1e-4)
+    evaluated = json.loads(run(trainer, "eval", "run", "d/train.csv", "--json", "--checkpoint=newest",
+                               cwd=tmp_path).stdout)
+    assert math.isclose(evaluated["test_loss"], log_loss(rows, ["no", "yes"]), rel_tol=1e-4)
+    run(trainer, "export", newest(tmp_path / "run"), "--out=m.onnx", cwd=tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    inputs = session.get_inputs()
+    feeds = {each.name: numpy.array([[float(row[each.name])] for row in rows],
+                                    numpy.float64 if each.type == "tensor(double)" else numpy.float32)
+             for each in inputs}
+    answers = dict(zip([each.name for each in session.get_outputs()], session.run(None, feeds)))
+    assert numpy.allclose(answers["probabilities"][:, 1], [float(row["probability_yes"]) for row in rows], atol=1e-5)
+    assert [row["prediction"] for row in rows] == [answer[0] for answer in answers["prediction"]]
+    # Who goes on without calibration has a model without a temperature.
+    train(trainer, *flags, "--train_dir=run", "--epochs=81", cwd=tmp_path)
+    assert "temperature" not in tensors(newest(tmp_path / "run"))[1]
+
+
+def test_what_has_no_probabilities_is_not_calibrated(trainer, tmp_path):
+    correlated(tmp_path, 200)
+    assert "temperature" not in train(trainer, *ONE, "--epochs=2", "--train_dir=run", "--calibration=temperature",
+                                      cwd=tmp_path).done
+    assert "temperature" not in tensors(newest(tmp_path / "run"))[1]
+    refused = run(trainer, "config", "check", "--calibration=temperature", cwd=tmp_path, status=None)
+    assert refused.status != 0 and "there is no target" in refused.stdout + refused.stderr

@@ -191,6 +191,7 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
         fingerprint_text(&dataset->fingerprint, info->data);
     }
     take_threshold(info, &config->train, dataset);
+    info->temperature = config->train.calibration == CALIBRATION_TEMPERATURE ? info->temperature : 0;
     info->kept_rows = NULL; /* each checkpoint has its own answers */
 }
 

@@ -434,9 +434,12 @@ static void add_names(cJSON *fields, const struct evaluation *evaluation)
     }
 }
 
-/* The model's threshold, and its effect. */
+/* The model's temperature and threshold, and their effect. */
 static void add_decision(cJSON *fields, const struct evaluation *evaluation)
 {
+    if (evaluation->temperature > 0) {
+        cJSON_AddNumberToObject(fields, "temperature", evaluation->temperature);
+    }
     if (isnan(evaluation->decision)) {
         return;
     }
@@ -499,6 +502,9 @@ static void show_targets(const struct evaluation *evaluation)
 static void show_decision(const struct evaluation *evaluation)
 {
     char flagged[COUNT_TEXT], rows[COUNT_TEXT], name[EVALUATION_NAME];
+    if (evaluation->temperature > 0) {
+        log_info("probabilities are calibrated by a temperature of %.4f", evaluation->temperature);
+    }
     if (isnan(evaluation->decision)) {
         return;
     }

@@ -393,9 +393,13 @@ static double shown_score(const struct checkpoint_info *record)
     return is_accuracy && !isnan(record->validation_score) ? record->validation_score : -1;
 }
 
-/* One that is set is in the record already (initial_record). */
-static void note_threshold(struct checkpoint_info *record, const struct evaluation *evaluation)
+/* What turns outputs into answers; a threshold that is set is in the record already (initial_record). */
+static void note_decision(struct training *training, struct checkpoint_info *record,
+                          const struct validators *validators)
 {
+    struct evaluation *evaluation = &training->evaluation;
+    const bool is_here = validators->count == 0; /* all that was evaluated */
+    record->temperature = is_here ? evaluation_temperature(evaluation, &training->dataset->validation) : 0;
     if (!evaluation_finds_threshold(evaluation)) {
         return;
     }
@@ -424,7 +428,7 @@ static bool note_validation(struct training *training, const struct held_model *
     }
     record->metric = training->metric;
     record->validation_score = score;
-    note_threshold(record, evaluation);
+    note_decision(training, record, validators);
     const bool is_best = !isnan(score) && is_better(training->metric, score, evaluation->loss, record);
     if (is_best) {
         record->best_score = record->validation_score;
@@ -464,6 +468,7 @@ static bool evaluate_held(struct training *training, const struct held_model *he
 {
     const struct updater_table *table = training->updater->table;
     *validators = (struct validators){.count = 0};
+    training->evaluation.temperature = 0;
     return evaluate_on(training, &training->dataset->validation) &&
            (!table->gather ||
             table->gather(training->updater, held->global_step, training->metric, &training->evaluation, validators));
@@ -502,17 +507,18 @@ static bool validate(struct training *training)
 }
 
 /*
- * The last model gets its own threshold, though no validation is due: that would count for the best score, which a
- * later continuation of the run must not notice.
+ * The last model gets its own threshold and temperature, though no validation is due: that would count for the best
+ * score, which a later continuation of the run must not notice.
  */
-static void find_last_threshold(struct training *training)
+static void find_last_decision(struct training *training)
 {
     const struct updater_table *table = training->updater->table;
     struct held_model held;
     struct validators validators;
-    if (evaluation_finds_threshold(&training->evaluation) && table->hold(training->updater, &held)) {
+    const bool is_wanted = evaluation_finds_threshold(&training->evaluation) || training->evaluation.kept;
+    if (is_wanted && table->hold(training->updater, &held)) {
         if (evaluate_held(training, &held, &validators)) {
-            note_threshold(held.record, &training->evaluation);
+            note_decision(training, held.record, &validators);
         }
         table->release(training->updater, false);
     }
@@ -534,7 +540,7 @@ static bool do_what_is_due(struct training *training, int64_t before)
         return validate(training);
     }
     if (step >= plan->last_step) {
-        find_last_threshold(training);
+        find_last_decision(training);
     }
     return false;
 }
@@ -614,14 +620,15 @@ static void create_evaluation(struct training *training)
     int rows = dataset->sample.count;
     rows = dataset->validation.count > rows ? dataset->validation.count : rows;
     rows = training->test && training->test->count > rows ? training->test->count : rows;
-    const struct evaluation_options options = {.train = &training->config->train,
-                                               .outputs = model->widths[model->layer_count],
-                                               .rows = examples_are_rows(&dataset->train) ? rows : 0,
-                                               .targets = dataset->train.targets,
-                                               .schema = dataset->schema,
-                                               .class_names = dataset->class_names,
-                                               .bins =
-                                                   examples_are_rows(&dataset->train) && validates_together(training)};
+    const struct evaluation_options options = {
+        .train = &training->config->train,
+        .outputs = model->widths[model->layer_count],
+        .rows = examples_are_rows(&dataset->train) ? rows : 0,
+        .targets = dataset->train.targets,
+        .schema = dataset->schema,
+        .class_names = dataset->class_names,
+        .calibrated = training->config->train.calibration == CALIBRATION_TEMPERATURE ? dataset->validation.count : 0,
+        .bins = examples_are_rows(&dataset->train) && validates_together(training)};
     evaluation_create(&training->evaluation, &options);
 }
 
@@ -781,10 +788,12 @@ static bool take_tested(struct training *training, const struct updater_record *
 {
     const struct good_model *good = &training->good;
     training->evaluation.decision = record->threshold;
+    training->evaluation.temperature = record->temperature;
     if (!tests_best(training)) {
         return true;
     }
     const double threshold = good->record.has_threshold ? good->record.threshold : NAN;
+    const double temperature = good->record.temperature;
     if (!good->state.memory && !training->updater->table->load_best(training->updater)) {
         return false;
     }
@@ -792,6 +801,7 @@ static bool take_tested(struct training *training, const struct updater_record *
         return true; /* it is not on disk */
     }
     training->evaluation.decision = threshold;
+    training->evaluation.temperature = temperature;
     return !good->state.memory || good_model_put(good, training->engine, &training->error) || training_fail(training);
 }
 

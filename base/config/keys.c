@@ -25,6 +25,7 @@ static const char *const losses[] = {"auto", "softmax", "sigmoid", "mse", "mae",
 static const char *const metrics[] = {
     "auto", "loss", "accuracy", "balanced_accuracy", "log_loss", "roc_auc", "average_precision", "f1", "mcc",
     "mae",  "rmse", "r2",       "pinball",           NULL};
+static const char *const calibrations[] = {"none", "temperature", NULL};
 static const char *const kernels[] = {"auto", "reference", "avx2", "avx512", "neon", NULL};
 static const char *const sources[] = {"auto", "idx", "synthetic", "tfrecord", "folders", "table", NULL};
 static const char *const label_dtypes[] = {"auto", "uint8", "int32", "int64", "float32", "float64", NULL};
@@ -330,6 +331,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop after this many validations without a new best; 0 = never; auto = 30, or never where "
                     "train_steps or epochs is set"},
+    {"train", "calibration", KEY_WORD, AT(train.calibration), .words = calibrations, .initial = "none",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .description = "temperature = divide the outputs of a table's model by the number that gives the validation "
+                    "data's classes the best probabilities; none = not"},
     {"train", "threshold", KEY_NUMBER, AT(train.threshold), .takes_auto = true, .maximum = 1, .above_minimum = true,
      .below_maximum = true, .initial = "0.5", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "of two classes, the second is predicted from this probability on; auto = what is best on the "

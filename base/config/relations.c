@@ -286,6 +286,15 @@ static bool check_steps(const struct config *config, struct error *error)
     return true;
 }
 
+static bool check_calibration(const struct config *config, struct error *error)
+{
+    if (config->train.calibration != CALIBRATION_TEMPERATURE || config_is_of_table(config)) {
+        return true;
+    }
+    error_set(error, "temperature corrects the probabilities of a table's model, and there is no target; use none");
+    return error_at_key(config, "train", "calibration", error);
+}
+
 /* A model uses the CPU and at most one GPU; *on_gpu: whether any layer is placed on the GPU. */
 static bool check_placement(const struct config *config, bool *on_gpu, struct error *error)
 {
@@ -616,10 +625,10 @@ static bool check_elastic(const struct config *config, struct error *error)
 bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_bind(config, error) && check_steps(config, error) &&
-           check_devices(config, error) && check_ensemble(config, error) && check_target(config, error) &&
-           check_validation(config, error) && check_checkpoints(config, error) && check_synchronous(config, error) &&
-           check_rounds(config, error) && check_own_data(config, error) && check_validate_by(config, error) &&
-           check_elastic(config, error);
+           check_devices(config, error) && check_ensemble(config, error) && check_calibration(config, error) &&
+           check_target(config, error) && check_validation(config, error) && check_checkpoints(config, error) &&
+           check_synchronous(config, error) && check_rounds(config, error) && check_own_data(config, error) &&
+           check_validate_by(config, error) && check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

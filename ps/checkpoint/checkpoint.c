@@ -191,6 +191,9 @@ static void put_scores(struct safetensors_writer *writer, const struct checkpoin
     if (info->has_threshold) {
         put(writer, "threshold", "%.17g", info->threshold);
     }
+    if (info->temperature > 0) {
+        put(writer, "temperature", "%.17g", info->temperature);
+    }
 }
 
 static void put_loss(struct safetensors_writer *writer, const struct checkpoint_info *info)

@@ -7,7 +7,7 @@
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_loss, best_step, bad_validations, retries
  * (after divergences) and first_rate (the learning rate before any), threshold of a binary model or an anomaly
- * detector, of a model of tables loss (with
+ * detector, temperature of a calibrated model, of a model of tables loss (with
  * huber_delta and quantile, of numbers) and preprocessing (with test_share, group and time, by which its test rows
  * are held out), of pictures image_shape (height, width, channels) and image_fit (how others are fitted: scale or
  * digits), and if their folders have names class_names, data (the fingerprint of the training set:
@@ -46,6 +46,7 @@ struct checkpoint_info {
     double first_rate;   /* ...from this one, which was configured; 0: not recorded */
     bool has_threshold;
     double threshold;             /* on a binary model's score, or on reconstruction errors, from the last validation */
+    double temperature;           /* by which outputs are divided before they are probabilities; 0: by none */
     enum loss_kind loss;          /* the loss of training; LOSS_AUTO: not recorded */
     double huber_delta, quantile; /* of losses of numbers */
     char config_digest[CONFIG_DIGEST_HEX + 1];

@@ -229,6 +229,18 @@ static bool get_scores(struct checkpoint_file *file, struct error *error)
     return !info->has_threshold || get_double(file, "threshold", &info->threshold, error);
 }
 
+static bool get_temperature(struct checkpoint_file *file, struct error *error)
+{
+    double *temperature = &file->info.temperature;
+    *temperature = 0;
+    if (!safetensors_metadata(&file->tensors, "temperature")) {
+        return true;
+    }
+    return get_double(file, "temperature", temperature, error) &&
+           ((isfinite(*temperature) && *temperature > 0) ||
+            error_set(error, "%s: its temperature of %g is not above 0", file->path, *temperature));
+}
+
 /* Its training settings; older files lack them. */
 static bool get_loss(struct checkpoint_file *file, struct error *error)
 {
@@ -363,7 +375,8 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
     }
     if (!get_integer(file, "global_step", 0, INT64_MAX, &info->global_step, error) ||
         !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) || !get_scores(file, error) ||
-        !get_loss(file, error) || !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
+        !get_temperature(file, error) || !get_loss(file, error) ||
+        !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
         !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
         (safetensors_metadata(&file->tensors, "retries") &&
          !get_integer(file, "retries", 0, INT_MAX, &retries, error)) ||

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "worker/data/folders.h"
 #include "worker/data/table/schema.h"
+#include "worker/evaluation/calibration.h"
 
 enum { LOGITS_FLOATS = 16384, MAX_CHUNK = 1024 };
 
@@ -96,6 +97,8 @@ static size_t layout(struct evaluation *evaluation, char *memory)
     evaluation->confusions = cells > 0 ? take(&at, cells * sizeof(int64_t)) : NULL;
     evaluation->bins = bins > 0 ? take(&at, bins * sizeof(int64_t)) : NULL;
     evaluation->logits = take(&at, (size_t)chunk_images(options->outputs) * outputs * sizeof(float));
+    const size_t kept = regression ? 0 : (size_t)options->calibrated * outputs;
+    evaluation->kept = kept > 0 && kept <= EVALUATION_MAX_SCORES ? take(&at, kept * sizeof(float)) : NULL;
     evaluation->regression = regression ? take(&at, outputs * sizeof(struct regression)) : NULL;
     if (scores > 0 && scores <= EVALUATION_MAX_SCORES) {
         evaluation->scores = take(&at, scores * sizeof(double));
@@ -158,10 +161,16 @@ void evaluation_clear(struct evaluation *evaluation)
     }
 }
 
-/* The probability of a class, from the logits, the largest of them, and the sum of all others. */
-static double probability(const float *logits, int class, int best, double sum)
+/* The log of a class's probability less that of the likeliest. */
+static double behind(const struct evaluation *evaluation, const float *logits, int class, int best)
 {
-    return exp((double)logits[class] - (double)logits[best]) / sum;
+    return calibration_factor(evaluation->temperature) * ((double)logits[class] - (double)logits[best]);
+}
+
+/* The probability of a class, from the logits, the largest of them, and the sum of all others. */
+static double probability(const struct evaluation *evaluation, const float *logits, int class, int best, double sum)
+{
+    return exp(behind(evaluation, logits, class, best)) / sum;
 }
 
 static void keep_score(struct evaluation *evaluation, int unit, double score, bool positive)
@@ -179,7 +188,7 @@ static void keep_scores(struct evaluation *evaluation, const float *logits, int 
 {
     int from = evaluation->classes - evaluation->units;
     for (int i = 0; i < evaluation->units; i++) {
-        keep_score(evaluation, i, probability(logits, from + i, best, sum), label == from + i);
+        keep_score(evaluation, i, probability(evaluation, logits, from + i, best, sum), label == from + i);
     }
 }
 
@@ -211,22 +220,22 @@ static void count_image(struct evaluation *evaluation, const float *logits, int3
      */
     double sum = 1;
     for (int c = 0; c < classes; c++) {
-        sum += c == best ? 0 : exp((double)logits[c] - (double)logits[best]);
+        sum += c == best ? 0 : exp(behind(evaluation, logits, c, best));
     }
-    evaluation->loss_sum += log(sum) + (double)logits[best] - (double)logits[label];
+    evaluation->loss_sum += log(sum) - behind(evaluation, logits, label, best);
     if (evaluation->scores || evaluation->bins) {
         keep_scores(evaluation, logits, label, best, sum);
     }
     const int likeliest = best;
     if (classes == 2 && !isnan(evaluation->decision)) {
-        best = probability(logits, 1, best, sum) >= evaluation->decision;
+        best = probability(evaluation, logits, 1, best, sum) >= evaluation->decision;
     }
     evaluation->class_images[label]++;
     if (best == label) {
         evaluation->correct++;
         evaluation->class_correct[label]++;
     } else {
-        keep_mistake(evaluation, best, probability(logits, best, likeliest, sum));
+        keep_mistake(evaluation, best, probability(evaluation, logits, best, likeliest, sum));
     }
     if (evaluation->confusions) {
         evaluation->confusions[(size_t)label * (size_t)classes + (size_t)best]++;
@@ -239,7 +248,7 @@ static void count_yes_and_no(struct evaluation *evaluation, const float *logits,
     int outputs = evaluation->options.outputs;
     bool right = true;
     for (int i = 0; i < outputs; i++) {
-        double z = (double)logits[i], small = exp(-fabs(z));
+        double z = calibration_factor(evaluation->temperature) * (double)logits[i], small = exp(-fabs(z));
         double score = (z < 0 ? small : 1) / (1 + small);
         bool yes = wanted[i] > 0.5f;
         bool predicted = outputs == 1 && !isnan(evaluation->decision) ? score >= evaluation->decision : z > 0;
@@ -440,6 +449,10 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
         if (!engine->table->forward(engine, averaged, examples, first, count, evaluation->logits, error)) {
             return false;
         }
+        if (evaluation->kept && first + count <= evaluation->options.calibrated) {
+            memcpy(evaluation->kept + (size_t)first * (size_t)outputs, evaluation->logits,
+                   (size_t)count * (size_t)outputs * sizeof *evaluation->kept);
+        }
         for (int i = 0; i < count; i++) {
             count_example(evaluation, examples, first + i, evaluation->logits + (size_t)i * (size_t)outputs);
         }
@@ -449,6 +462,17 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
         measure_scores(evaluation, examples);
     }
     return true;
+}
+
+double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples)
+{
+    if (!evaluation->kept || examples->count == 0 || examples->count > evaluation->options.calibrated) {
+        return 0;
+    }
+    const double temperature =
+        calibration_fit(evaluation->loss_kind, evaluation->kept, evaluation->options.outputs, examples);
+    evaluation->threshold = calibration_threshold(evaluation->threshold, temperature);
+    return temperature;
 }
 
 double evaluation_metric(const struct evaluation *evaluation, enum metric metric)

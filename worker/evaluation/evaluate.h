@@ -30,6 +30,7 @@ struct evaluation_options {
     int targets;                      /* target values of a row; 0: labels */
     const struct schema *schema;      /* of a table, borrowed: names of classes and targets; NULL: pictures */
     const char *class_names;          /* of pictures, as JSON, borrowed until evaluation_create; NULL: numbers */
+    int calibrated; /* examples evaluated to find a temperature for them (evaluation_temperature); 0: none */
     bool bins; /* scores are also counted in bins, so that evaluations can be merged (worker/evaluation/validation.h) */
 };
 
@@ -46,13 +47,14 @@ struct evaluation {
     enum loss_kind loss_kind; /* never LOSS_AUTO */
     double decision;          /* set by the owner, at first NaN: binary scores from it on mean yes, and rows with a
                                  larger error are anomalies; NaN: the likelier class, and no anomalies */
-    int classes;              /* of softmax; else 0 */
-    int64_t images, correct;  /* examples; those with every label right */
-    double loss;              /* mean, without weights; not finite if the model is broken */
-    double loss_sum;          /* over the examples */
-    int64_t *class_images;    /* [classes] */
-    int64_t *class_correct;   /* [classes] */
-    int64_t *confusions;      /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
+    double temperature;      /* likewise, at first 0: outputs are divided by it before they are probabilities; 0: not */
+    int classes;             /* of softmax; else 0 */
+    int64_t images, correct; /* examples; those with every label right */
+    double loss;             /* mean, without weights; not finite if the model is broken */
+    double loss_sum;         /* over the examples */
+    int64_t *class_images;   /* [classes] */
+    int64_t *class_correct;  /* [classes] */
+    int64_t *confusions;     /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
     struct mistake worst[EVALUATION_WORST]; /* of softmax: the most confident mistakes, the worst first */
     int worst_count;
     /* Of tables: */
@@ -70,6 +72,7 @@ struct evaluation {
     struct regression *regression; /* [targets], of numbers */
     int64_t *bins;                 /* [units, METRICS_BINS, 2]: no and yes by score (metrics.h); NULL: not wanted */
     float *logits;                 /* scratch */
+    float *kept;                   /* [calibrated, outputs]: the outputs of the last examples; NULL: not wanted */
     void *memory;
 };
 
@@ -91,6 +94,12 @@ bool evaluation_is_of_inputs(const struct evaluation *evaluation);
 
 /* True if an evaluation finds a threshold. */
 bool evaluation_finds_threshold(const struct evaluation *evaluation);
+
+/*
+ * The temperature for examples that have just been evaluated without one, at most options.calibrated of them; it
+ * changes `threshold` into one of calibrated probabilities. 0: there is nothing to calibrate.
+ */
+double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples);
 
 /* The name of a class or target; for pictures its number, which is written into `text`. */
 enum { EVALUATION_NAME = 16 };

@@ -83,6 +83,7 @@ static bool measure(struct eval *eval, struct error *error)
         return false;
     }
     eval->evaluation.decision = eval->trained.threshold;
+    eval->evaluation.temperature = eval->trained.temperature;
     return evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error);
 }
 

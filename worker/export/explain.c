@@ -68,6 +68,7 @@ static bool load(struct explanation *self, const char *path, struct error *error
                                                .schema = schema};
     evaluation_create(&self->evaluation, &options);
     self->evaluation.decision = self->trained.threshold;
+    self->evaluation.temperature = self->trained.temperature;
     self->values = must_alloc(rows * DATE_PARTS * sizeof *self->values, "the rows of a column");
     self->positions = must_alloc(rows * DATE_PARTS * sizeof *self->positions, "the rows of a column");
     self->places = must_alloc(rows * sizeof *self->places, "the rows of a column");

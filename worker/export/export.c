@@ -199,11 +199,11 @@ static bool npz_write(const char *path, const struct model *model, const float *
 
 /* trainer export: writes a trained model's weights in other programs' formats. */
 
-enum { MOST_PROPERTIES = 13 };
+enum { MOST_PROPERTIES = 14 };
 
 /* Metadata of an exported model. */
 struct export_facts {
-    char step[24], layers[MODEL_UNITS_TEXT], ensemble[64], threshold[32], shape[48];
+    char step[24], layers[MODEL_UNITS_TEXT], ensemble[64], threshold[32], temperature[32], shape[48];
     struct onnx_property properties[MOST_PROPERTIES];
     int count;
     const char *preprocessing; /* for a table, borrowed; NULL: images. Stored as a property, too */
@@ -241,6 +241,10 @@ static void collect_facts(struct export_facts *facts, const struct trained *trai
         snprintf(facts->threshold, sizeof facts->threshold, "%.17g", info->threshold);
         add_fact(facts, "threshold", facts->threshold);
     }
+    if (info->temperature > 0) {
+        snprintf(facts->temperature, sizeof facts->temperature, "%.17g", info->temperature);
+        add_fact(facts, "temperature", facts->temperature);
+    }
     if (info->preprocessing) {
         add_fact(facts, "preprocessing", info->preprocessing);
     }
@@ -263,6 +267,7 @@ static bool export_onnx(const char *path, const struct trained *trained, const s
                                      .parameters = trained->parameters,
                                      .schema = trained->schema,
                                      .threshold = trained->threshold,
+                                     .temperature = trained->temperature,
                                      .properties = facts->properties,
                                      .property_count = facts->count};
     bool done = onnx_encode(&proto, &model, error) &&

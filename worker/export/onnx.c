@@ -17,6 +17,7 @@
 #include "ps/store/model.h"
 #include "worker/data/table/number.h"
 #include "worker/data/table/schema.h"
+#include "worker/evaluation/calibration.h"
 
 /* --- Parts of a graph --- */
 
@@ -725,10 +726,28 @@ static void put_decision(struct graph *graph, const char *value, const char *op,
     cast(graph, "trainer/decided", TO_INTEGER, output);
 }
 
-static void put_class(struct graph *graph, const struct schema *schema, double threshold)
+/* The outputs of which probabilities are made: multiplied, if the model is calibrated. */
+static const char *put_calibrated(struct graph *graph, double temperature)
+{
+    const float factor = (float)calibration_factor(temperature);
+    const int64_t length = 1;
+    size_t raw = 0;
+    if (temperature == 0) {
+        return ONNX_TABLE_OUTPUTS;
+    }
+    const size_t tensor = onnx_tensor_begin(graph, "trainer/calibration", ONNX_FLOAT, &length, 1, &raw);
+    proto_raw(graph->proto, &factor, sizeof factor);
+    onnx_tensor_end(graph, tensor, raw);
+    onnx_node(graph, "Mul", "trainer/calibrated", ONNX_NAMES(ONNX_TABLE_OUTPUTS, "trainer/calibration"),
+              "trainer/calibrated");
+    return "trainer/calibrated";
+}
+
+static void put_class(struct graph *graph, const struct schema *schema, double threshold, double temperature)
 {
     const char *chosen = "trainer/chosen_class";
-    onnx_node(graph, "Softmax", "softmax", ONNX_NAMES(ONNX_TABLE_OUTPUTS), "probabilities");
+    const char *outputs = put_calibrated(graph, temperature);
+    onnx_node(graph, "Softmax", "softmax", ONNX_NAMES(outputs), "probabilities");
     if (schema->classes == 2 && !isnan(threshold)) {
         if (count_columns(schema, is_category) == 0) {
             put_integer(graph, "trainer/one", 1);
@@ -761,9 +780,10 @@ static void put_class(struct graph *graph, const struct schema *schema, double t
     onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, schema->classes);
 }
 
-static void put_flags(struct graph *graph, const struct schema *schema, double threshold)
+static void put_flags(struct graph *graph, const struct schema *schema, double threshold, double temperature)
 {
-    onnx_node(graph, "Sigmoid", "sigmoid", ONNX_NAMES(ONNX_TABLE_OUTPUTS), "probabilities");
+    const char *outputs = put_calibrated(graph, temperature);
+    onnx_node(graph, "Sigmoid", "sigmoid", ONNX_NAMES(outputs), "probabilities");
     cast(graph, "probabilities", TO_DOUBLE, "trainer/score");
     put_decision(graph, "trainer/score", "GreaterOrEqual", schema->targets == 1 && !isnan(threshold) ? threshold : 0.5,
                  "prediction");
@@ -798,21 +818,22 @@ static void put_error(struct graph *graph, double threshold)
     }
 }
 
-/* From the outputs of the last layer to the predictions; threshold as in struct trained. */
-static void onnx_table_outputs(struct graph *graph, const struct schema *schema, double threshold)
+/* From the outputs of the last layer to the predictions. */
+static void onnx_table_outputs(struct graph *graph, const struct onnx_model *model)
 {
+    const struct schema *schema = model->schema;
     switch (schema->task) {
     case TASK_CLASS:
-        put_class(graph, schema, threshold);
+        put_class(graph, schema, model->threshold, model->temperature);
         break;
     case TASK_FLAGS:
-        put_flags(graph, schema, threshold);
+        put_flags(graph, schema, model->threshold, model->temperature);
         break;
     case TASK_NUMBERS:
         put_target_numbers(graph, schema);
         break;
     case TASK_INPUTS:
-        put_error(graph, threshold);
+        put_error(graph, model->threshold);
         break;
     }
 }
@@ -960,7 +981,7 @@ static void put_table_graph(struct graph *graph, const struct onnx_model *model)
 {
     onnx_table_inputs(graph, model->schema);
     put_nets(graph, model, ONNX_TABLE_OUTPUTS);
-    onnx_table_outputs(graph, model->schema, model->threshold);
+    onnx_table_outputs(graph, model);
 }
 
 static void put_opset(struct proto *proto, const char *domain, int version)

@@ -27,7 +27,8 @@ struct onnx_model {
     const struct model *model;
     const float *parameters;     /* [model->float_count] in the model's layout */
     const struct schema *schema; /* of a table; NULL: pictures */
-    double threshold;            /* as in struct trained */
+    double threshold;            /* as in struct trained, like the next */
+    double temperature;
     const struct onnx_property *properties;
     int property_count;
 };

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "worker/data/table/schema.h"
+#include "worker/evaluation/calibration.h"
 #include "worker/evaluation/metrics.h"
 
 enum outcome_kind outcome_kind(const struct trained *trained)
@@ -48,8 +49,10 @@ const char *outcome_name(const struct trained *trained, int index, char buffer[O
 
 bool outcome_create(struct outcome *outcome, const struct trained *trained)
 {
-    *outcome = (struct outcome){
-        .kind = outcome_kind(trained), .count = outcome_count(trained), .threshold = trained->threshold};
+    *outcome = (struct outcome){.kind = outcome_kind(trained),
+                                .count = outcome_count(trained),
+                                .threshold = trained->threshold,
+                                .factor = calibration_factor(trained->temperature)};
     outcome->values = calloc((size_t)outcome->count, sizeof *outcome->values);
     return outcome->values;
 }
@@ -68,7 +71,7 @@ static void find_class(const float *outputs, struct outcome *outcome)
         outcome->best = outputs[i] > outputs[outcome->best] ? i : outcome->best;
     }
     for (int i = 0; i < outcome->count; i++) {
-        outcome->values[i] = exp((double)outputs[i] - (double)outputs[outcome->best]);
+        outcome->values[i] = exp(outcome->factor * ((double)outputs[i] - (double)outputs[outcome->best]));
         sum += outcome->values[i];
     }
     for (int i = 0; i < outcome->count; i++) {
@@ -91,7 +94,7 @@ void outcome_find(const struct trained *trained, const float *outputs, const flo
         break;
     case OUTCOME_FLAGS:
         for (int i = 0; i < outcome->count; i++) {
-            outcome->values[i] = 1 / (1 + exp(-(double)outputs[i]));
+            outcome->values[i] = 1 / (1 + exp(-outcome->factor * (double)outputs[i]));
         }
         break;
     case OUTCOME_NUMBERS:

@@ -170,6 +170,7 @@ static void take_loss(struct trained *trained)
     const struct checkpoint_info *info = checkpoint_file_info(trained->file);
     struct config_train *train = &trained->config.train;
     trained->threshold = info->has_threshold ? info->threshold : NAN;
+    trained->temperature = info->temperature;
     if (!trained->schema) {
         return;
     }

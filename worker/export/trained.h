@@ -27,6 +27,7 @@ struct trained {
     struct string_list known; /* the names of its columns, for config.data.known_names; not the names' owner */
     char **targets;           /* target names that config.data.target points to, unless the command names some */
     double threshold;         /* of a binary model or an anomaly detector, by its validation data; NaN: none */
+    double temperature;       /* by which outputs are divided before they are probabilities; 0: by none */
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */
     bool averaged;         /* they are the moving averages */
