@@ -49,16 +49,16 @@ def of_sides(*arguments, **options):
     return folders(lambda seed, kind: encoded(sides(seed, kind, size), *arguments, **options))
 
 
-def turned(seed, kind):
+def turned(seed, kind, format="JPEG", size=(16, 16)):
     """Upright only by its EXIF orientation, of which each picture has another."""
     number = 1 + int(seed.strip("trainest")) % 8
     undo = [None, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM,
             Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_90, Image.Transpose.TRANSVERSE,
             Image.Transpose.ROTATE_270][number - 1]
-    image = sides(seed, kind)
+    image = sides(seed, kind, size)
     exif = Image.Exif()
     exif[0x0112] = number
-    return encoded(image.transpose(undo) if undo is not None else image, "JPEG", exif=exif)
+    return encoded(image.transpose(undo) if undo is not None else image, format, exif=exif)
 
 
 def mixed(seed, kind):
@@ -91,6 +91,9 @@ CASES = [
     Case("jpeg", "the usual photograph, baseline and progressive", JPEG, [TRAIN], [accuracy(1)]),
     Case("exif_orientation", "pillow#4703, keras#9684: phones store photographs turned and say so in EXIF",
          folders(turned, ending="jpg"), [TRAIN], [accuracy(1), says("pictures of 16x16")]),
+    Case("exif_orientation_of_png", "PNG third edition, eXIf; pillow#3043: screenshots of phones are turned, too",
+         folders(lambda seed, kind: turned(seed, kind, "PNG", (24, 16))), [TRAIN],
+         [accuracy(1), says("pictures of 16x24")]),
     Case("cmyk", "pillow#1662: a JPEG from a print shop has four inks",
          folders(lambda seed, kind: encoded(sides(seed, kind).convert("RGB").convert("CMYK"), "JPEG"), ending="jpg"),
          [TRAIN], [accuracy(1)]),
