@@ -2,6 +2,7 @@
 
 import array
 import json
+import re
 import shutil
 import shlex
 import signal
@@ -11,8 +12,10 @@ import subprocess
 import pytest
 
 from clusters import Cluster
+from field.pictures import of_sides
+from field.readings import dated
 from ports import free_ports
-from runs import SMALL, SMALL_DATA, checkpoints, merged, newest, same_tensors, tensors, train, wait_for
+from runs import SMALL, SMALL_DATA, checkpoints, merged, newest, run, same_tensors, tensors, train, wait_for
 from test_docs import parts
 from test_observe import get, is_as_documented
 
@@ -594,3 +597,16 @@ def test_a_fleet_runs_as_documented(trainer, tmp_path):
             member.kill()
             member.wait()
     assert max(checkpoints(tmp_path / "machine1" / "model")) == 200
+
+
+def test_own_rows_with_dates_and_pictures_of_their_own_size(trainer, tmp_path):
+    """Workers agree on the parts of dates, and on the size of pictures, as on all preprocessing."""
+    own = ("--data_sharding=own", "--num_threads=1", "--issync", "--batch_size=10", "--optimizer=adam",
+           "--train_steps=600", "--log_steps=0")
+    for path, content in {**dated(lambda day: day.isoformat()), **of_sides(size=(20, 16))}.items():
+        file = tmp_path / ("dates" if path.endswith("csv") else "pictures") / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    for data, flags in (("dates", ("--target=y", "--layers=7,32,2")), ("pictures", ("--layers=320,16,2",))):
+        said = run(trainer, "cluster", f"--data_dir={data}/d", *own, *flags, cwd=tmp_path).stdout
+        assert float(re.search(r"worker 0  \| test accuracy ([0-9.]+)%", said)[1]) > 90, said

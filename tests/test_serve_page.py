@@ -17,6 +17,7 @@ import pytest
 from sklearn import datasets
 
 import browser
+from field import pictures
 from runs import SMALL, run, train, wait_for
 from served import Served
 
@@ -135,6 +136,39 @@ def test_columns_are_filled_in(page, trainer, models, screenshots):
         chromium.run("document.querySelector('#model').value = 'digits';"
                      "document.querySelector('#model').dispatchEvent(new Event('change'))")
         chromium.wait_until("!document.querySelector('#drawing').hidden && document.querySelector('#columns').hidden")
+
+
+CHOOSE = """(() => {
+    const canvas = document.createElement('canvas');
+    [canvas.width, canvas.height] = [60, 40];
+    const pen = canvas.getContext('2d');
+    pen.fillRect(0, 0, 60, 40);
+    pen.fillStyle = '#fff';
+    pen.fillRect(45, 0, 15, 40);
+    canvas.toBlob(blob => {
+        const chosen = new DataTransfer(), field = document.querySelector('#file');
+        chosen.items.add(new File([blob], 'pump.png'));
+        field.files = chosen.files;
+        field.dispatchEvent(new Event('change'));
+    });
+})()"""
+
+
+def test_a_picture_of_another_size(page, trainer, tmp_path):
+    """Pictures of any size can be chosen, whatever the size in training, and the answer says that they were scaled."""
+    for path, content in pictures.of_sides(size=(24, 16)).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    train(trainer, "--data_dir=d", "--epochs=25", "--batch_size=10", "--optimizer=adam", "--train_dir=run",
+          cwd=tmp_path)
+    with Served(trainer, "run", cwd=tmp_path) as server:
+        chromium = page(server)
+        assert chromium.run("document.querySelector('#canvas').hidden && document.querySelector('#columns').hidden")
+        assert shown(chromium, "#drawing-title") == "Choose a picture"
+        chromium.run(CHOOSE)
+        chromium.wait_until("document.querySelector('#scaled').textContent")
+        assert shown(chromium, "#scaled") == "The picture, of 40x60 pixels, was scaled to 16x24, as in training."
+        assert shown(chromium, "#prediction") == "right"
 
 
 def test_a_faulty_value_is_told(page, trainer, models):

@@ -47,7 +47,7 @@ const number = value => (typeof value === 'number' ? grouped.format(value) : Str
 const percent = share => `${(100 * share).toFixed(1)}%`;
 
 function forget() {
-    byId('prediction').textContent = '';
+    byId('prediction').textContent = byId('scaled').textContent = '';
     show('values', false);
     show('calls', false);
 }
@@ -58,6 +58,7 @@ function present(reply) {
     const best = outputs.label ? outputs.label[0] : null;
     byId('prediction').textContent = best === null ? main.data.map(isShare ? percent : number).join(', ') : best;
     byId('version').textContent = `version ${reply.model_version}`;
+    byId('scaled').textContent = '';
     const body = byId('values').tBodies[0];
     body.replaceChildren();
     const labels = model.labels || [];
@@ -173,6 +174,20 @@ canvas.addEventListener('pointermove', event => {
 });
 canvas.addEventListener('pointerup', predictDrawing);
 byId('clear').addEventListener('click', clear);
+// What the server makes of a picture of another size than those of training.
+async function describeScaling(file) {
+    const [height, width] = model.parameters.image_shape;
+    try {
+        const picture = await createImageBitmap(file);
+        if (picture.height === height && picture.width === width) return '';
+        return `The picture, of ${picture.height}x${picture.width} pixels, was ` +
+            (model.parameters.image_fit === 'digits' ? 'centred and scaled as a digit' : 'scaled') +
+            ` to ${height}x${width}, as in training.`;
+    } catch {
+        return '';  // a format that browsers do not know
+    }
+}
+
 byId('file').addEventListener('change', async event => {
     const [file] = event.target.files;
     if (!file) return;
@@ -181,6 +196,7 @@ byId('file').addEventListener('change', async event => {
         present({model_version: reply.version, outputs: [
             {name: 'probabilities', data: reply.probabilities},
             {name: 'label', data: [String(reply.label ?? reply.class)]}]});
+        byId('scaled').textContent = await describeScaling(file);
         showError();
         showCalls();
     } catch (error) {
@@ -268,8 +284,8 @@ async function showDrift() {
 async function choose(name) {
     try {
         model = await ask(`v2/models/${name}`);
-        const isOfPictures = model.inputs.length === 1 && model.inputs[0].name === 'images' &&
-            model.inputs[0].shape[1] === SIDE * SIDE;
+        const shape = (model.parameters || {}).image_shape, isOfPictures = Boolean(shape);
+        const isDrawn = isOfPictures && String(shape) === `${SIDE},${SIDE},1`;
         byId('version').textContent = `version ${model.versions[0]}`;
         model.labels = (model.parameters || {}).labels;
         byId('name').textContent = byId('model').options.length > 1 ? 'trainer serve' : model.name;
@@ -277,8 +293,11 @@ async function choose(name) {
         show('drawing', isOfPictures);
         show('columns', !isOfPictures);
         forget();
-        if (isOfPictures) clear();
-        else makeFields();
+        for (const id of ['canvas', 'clear', 'or']) show(id, isDrawn);
+        byId('drawing-title').textContent = isDrawn ? 'Draw a digit' : 'Choose a picture';
+        byId('file').value = '';
+        if (isDrawn) clear();
+        else if (!isOfPictures) makeFields();
         showDrift();
         showError();
     } catch (error) {

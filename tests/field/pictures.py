@@ -49,16 +49,16 @@ def of_sides(*arguments, **options):
     return folders(lambda seed, kind: encoded(sides(seed, kind, size), *arguments, **options))
 
 
-def turned(seed, kind):
+def turned(seed, kind, format="JPEG", size=(16, 16)):
     """Upright only by its EXIF orientation, of which each picture has another."""
     number = 1 + int(seed.strip("trainest")) % 8
     undo = [None, Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM,
             Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_90, Image.Transpose.TRANSVERSE,
             Image.Transpose.ROTATE_270][number - 1]
-    image = sides(seed, kind)
+    image = sides(seed, kind, size)
     exif = Image.Exif()
     exif[0x0112] = number
-    return encoded(image.transpose(undo) if undo is not None else image, "JPEG", exif=exif)
+    return encoded(image.transpose(undo) if undo is not None else image, format, exif=exif)
 
 
 def mixed(seed, kind):
@@ -91,6 +91,9 @@ CASES = [
     Case("jpeg", "the usual photograph, baseline and progressive", JPEG, [TRAIN], [accuracy(1)]),
     Case("exif_orientation", "pillow#4703, keras#9684: phones store photographs turned and say so in EXIF",
          folders(turned, ending="jpg"), [TRAIN], [accuracy(1), says("pictures of 16x16")]),
+    Case("exif_orientation_of_png", "PNG third edition, eXIf; pillow#3043: screenshots of phones are turned, too",
+         folders(lambda seed, kind: turned(seed, kind, "PNG", (24, 16))), [TRAIN],
+         [accuracy(1), says("pictures of 16x24")]),
     Case("cmyk", "pillow#1662: a JPEG from a print shop has four inks",
          folders(lambda seed, kind: encoded(sides(seed, kind).convert("RGB").convert("CMYK"), "JPEG"), ending="jpg"),
          [TRAIN], [accuracy(1)]),
@@ -118,6 +121,12 @@ CASES = [
          [accuracy(0.9), says("scaled to 12x16", "192 inputs")]),
     Case("size_misspelt", "a size that is none", SIDES, [f"{TRAIN} --image_size=12,16"],
          [fails("image_size", "12,16", "32x48")]),
+    Case("size_for_idx", "MNIST as 32x32 for LeNet: torchvision's Resize; IDX files keep their size",
+         SIDES, ["trainer convert --data_dir=d --to=idx --out=i", f"{TRAIN} --image_size=32".replace("=d ", "=i ")],
+         [fails("image_size", "IDX files in i are 16x16", "--to=folders")]),
+    Case("size_for_idx_as_it_is", "the size that the files have is no fault", SIDES,
+         ["trainer convert --data_dir=d --to=idx --out=i", f"{TRAIN} --image_size=16".replace("=d ", "=i ")],
+         [accuracy(1)]),
     Case("gif", "keras reads GIF, torchvision its first frame",
          {**SIDES, "d/train/left/moving.gif": encoded(sides("g", "left"), "GIF")}, [TRAIN],
          [fails("moving.gif: is a GIF picture", "convert it to PNG or JPEG")]),

@@ -214,6 +214,18 @@ static bool read_folders(struct examples *examples, struct part_reading *reading
            folders_read(examples, &wanted, shape, reading->overflow, error);
 }
 
+/* Pictures of IDX files are taken as they are. */
+static bool check_side(const struct examples *examples, const struct config *config, struct error *error)
+{
+    int height, width;
+    return image_size_parse(config->data.image_size, &height, &width, error) &&
+           (height == 0 || (height == examples->height && width == examples_columns(examples)) ||
+            error_set(error,
+                      "data.image_size: the pictures of IDX files in %s are %dx%d and are not scaled; remove it, or "
+                      "scale them as folders: trainer convert --data_dir=%s --to=folders --out=FOLDER",
+                      config->data.data_dir, examples->height, examples_columns(examples), config->data.data_dir));
+}
+
 static bool read_idx(struct examples *examples, struct part_reading *reading, struct error *error)
 {
     const struct config *config = reading->config;
@@ -222,7 +234,7 @@ static bool read_idx(struct examples *examples, struct part_reading *reading, st
         return false;
     }
     reading->shape = shape_of(examples, true, config);
-    return true;
+    return check_side(examples, config, error);
 }
 
 static bool read_records(struct examples *examples, struct part_reading *reading, struct error *error)

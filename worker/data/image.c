@@ -384,6 +384,87 @@ static bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, s
                           : read_pixels(&reader, image, head.kind, head.largest, error);
 }
 
+/* --- Orientation --- */
+
+static uint32_t get_be32(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
+static unsigned get_16(const uint8_t *bytes, bool big)
+{
+    return big ? (unsigned)bytes[0] << 8 | bytes[1] : get_le16(bytes);
+}
+
+/* The orientation, 1 to 8, in EXIF data; 1 if there is none. */
+static int exif_orientation(const uint8_t *tiff, size_t size)
+{
+    enum { TIFF_HEADER = 8, ENTRY = 12, ORIENTATION = 0x0112, SHORT = 3 };
+    if (size < TIFF_HEADER) {
+        return 1;
+    }
+    const bool big = tiff[0] == 'M';
+    const uint32_t at = big ? get_be32(tiff + 4) : get_le32(tiff + 4);
+    if (at > size - 2) {
+        return 1;
+    }
+    const unsigned entries = get_16(tiff + at, big);
+    for (size_t i = 0; i < entries && at + 2 + (i + 1) * ENTRY <= size; i++) {
+        const uint8_t *entry = tiff + at + 2 + i * ENTRY;
+        if (get_16(entry, big) == ORIENTATION && get_16(entry + 2, big) == SHORT) {
+            const unsigned value = get_16(entry + 8, big);
+            return value >= 1 && value <= 8 ? (int)value : 1;
+        }
+    }
+    return 1;
+}
+
+/* A file's width and height, and how it is to be turned. */
+struct turn {
+    unsigned width, height;
+    int orientation;
+};
+
+/* Are width and height exchanged? */
+static bool lies(const struct turn *turn)
+{
+    return turn->orientation > 4;
+}
+
+static unsigned upright_width(const struct turn *turn)
+{
+    return lies(turn) ? turn->height : turn->width;
+}
+
+static unsigned upright_height(const struct turn *turn)
+{
+    return lies(turn) ? turn->width : turn->height;
+}
+
+/* Where pixel (x, y) of the file belongs in the upright image. */
+static size_t upright(const struct turn *turn, size_t x, size_t y)
+{
+    const size_t width = turn->width, height = turn->height, right = width - 1 - x, below = height - 1 - y;
+    switch (turn->orientation) {
+    case 2:
+        return y * width + right;
+    case 3:
+        return below * width + right;
+    case 4:
+        return below * width + x;
+    case 5:
+        return x * height + y;
+    case 6:
+        return x * height + below;
+    case 7:
+        return right * height + below;
+    case 8:
+        return right * height + y;
+    default:
+        return y * width + x;
+    }
+}
+
 /* --- PNG --- */
 
 /*
@@ -405,16 +486,12 @@ struct png {
     unsigned entries;
     bool has_key; /* one colour is transparent */
     unsigned key[3];
+    struct turn turn;
 };
 
 static bool png_is(const uint8_t *bytes, size_t size)
 {
     return size >= sizeof signature && memcmp(bytes, signature, sizeof signature) == 0;
-}
-
-static uint32_t get_be32(const uint8_t *bytes)
-{
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
 static bool is_chunk(const uint8_t *chunk, const char *type)
@@ -441,6 +518,28 @@ static bool next_chunk(struct png *png)
             return true;
         }
     }
+}
+
+/* By EXIF data before the pixels. False: the bytes end before the pixels. */
+static bool png_orientation(const uint8_t *bytes, size_t size, int *orientation)
+{
+    *orientation = 1;
+    for (size_t at = sizeof signature; size - at >= PNG_CHUNK_DATA;) {
+        const uint8_t *chunk = bytes + at;
+        const uint32_t length = get_be32(chunk);
+        if (is_chunk(chunk, "IDAT")) {
+            return true;
+        }
+        if (size - at < CHUNK_OVERHEAD || length > size - at - CHUNK_OVERHEAD) {
+            return false;
+        }
+        if (is_chunk(chunk, "eXIf")) {
+            *orientation = exif_orientation(chunk + PNG_CHUNK_DATA, length);
+            return true;
+        }
+        at += CHUNK_OVERHEAD + length;
+    }
+    return false;
 }
 
 static int png_read(spng_ctx *context, void *user, void *to, size_t size)
@@ -564,7 +663,7 @@ static bool png_read_rows(struct png *png, spng_ctx *context, uint8_t *row, size
         const struct png_pass *pass = png->header.interlace_method ? &adam7[info.pass] : &whole;
         size_t i = 0;
         for (size_t x = pass->x; x < png->header.width; x += pass->step_x) {
-            set_pixel(image, (size_t)info.row_num * png->header.width + x, png_colour(png, row, i++));
+            set_pixel(image, upright(&png->turn, x, info.row_num), png_colour(png, row, i++));
         }
     }
     return true;
@@ -596,7 +695,10 @@ static bool png_decode_with(struct png *png, spng_ctx *context, struct image *im
     bool done = code == 0 || png_fail(png, code, error);
     if (done) {
         read_palette(png, context);
-        done = image_create(image, png->header.width, png->header.height, error) &&
+        png->turn.width = png->header.width;
+        png->turn.height = png->header.height;
+        png_orientation(png->bytes, png->size, &png->turn.orientation);
+        done = image_create(image, upright_width(&png->turn), upright_height(&png->turn), error) &&
                png_read_rows(png, context, row, row_bytes, image, error);
     }
     free(row);
@@ -639,7 +741,11 @@ static bool png_examine(struct image_head *head, const uint8_t *bytes, size_t si
             in_colour = in_colour || bytes[at] != bytes[at + 1] || bytes[at] != bytes[at + 2];
         }
     }
-    *head = (struct image_head){(int)get_be32(header), (int)get_be32(header + 4), in_colour ? IMAGE_RGB : 1};
+    struct turn turn = {get_be32(header), get_be32(header + 4), 1};
+    if (!png_orientation(bytes, size, &turn.orientation)) {
+        return error_set(error, "is a PNG that ends at byte %zu, before its pixels", size);
+    }
+    *head = (struct image_head){(int)upright_width(&turn), (int)upright_height(&turn), in_colour ? IMAGE_RGB : 1};
     return true;
 }
 
@@ -719,34 +825,10 @@ static bool jpeg_is(const uint8_t *bytes, size_t size)
     return size >= 4 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF && bytes[3] >= 0xC0 && bytes[3] < 0xFF;
 }
 
-static unsigned get_16(const uint8_t *bytes, bool big)
+static int segment_orientation(const uint8_t *bytes, size_t size)
 {
-    return big ? (unsigned)bytes[0] << 8 | bytes[1] : get_le16(bytes);
-}
-
-/* The orientation, 1 to 8, in the EXIF data of an APP1 segment; 1 if there is none. */
-static int exif_orientation(const uint8_t *bytes, size_t size)
-{
-    enum { TIFF = 6, TIFF_HEADER = 8, ENTRY = 12, ORIENTATION = 0x0112, SHORT = 3 };
-    if (size < TIFF + TIFF_HEADER || memcmp(bytes, "Exif\0", TIFF) != 0) {
-        return 1;
-    }
-    const uint8_t *tiff = bytes + TIFF;
-    const size_t left = size - TIFF;
-    const bool big = tiff[0] == 'M';
-    const uint32_t at = big ? get_be32(tiff + 4) : get_le32(tiff + 4);
-    if (at > left - 2) {
-        return 1;
-    }
-    const unsigned entries = get_16(tiff + at, big);
-    for (size_t i = 0; i < entries && at + 2 + (i + 1) * ENTRY <= left; i++) {
-        const uint8_t *entry = tiff + at + 2 + i * ENTRY;
-        if (get_16(entry, big) == ORIENTATION && get_16(entry + 2, big) == SHORT) {
-            const unsigned value = get_16(entry + 8, big);
-            return value >= 1 && value <= 8 ? (int)value : 1;
-        }
-    }
-    return 1;
+    enum { TIFF = 6 };
+    return size > TIFF && memcmp(bytes, "Exif\0", TIFF) == 0 ? exif_orientation(bytes + TIFF, size - TIFF) : 1;
 }
 
 static bool is_frame(uint8_t marker) /* SOF0 to SOF15, but for DHT, JPG and DAC */
@@ -782,7 +864,7 @@ static bool jpeg_read_head(struct jpeg_head *head, const uint8_t *bytes, size_t 
             head->components = body[5];
             head->multiple = head->multiple || (marker & 3) == 2;
         } else if (marker == APP1 && head->orientation == 1) {
-            head->orientation = exif_orientation(body, length - 2);
+            head->orientation = segment_orientation(body, length - 2);
         } else if (marker == START_OF_SCAN) {
             head->multiple = head->multiple || length < 3 || body[0] < head->components;
             return head->width > 0;
@@ -804,8 +886,8 @@ static bool jpeg_examine(struct image_head *head, const uint8_t *bytes, size_t s
     if (!check_size(jpeg.width, jpeg.height, error)) {
         return false;
     }
-    const bool turned = jpeg.orientation > 4;
-    *head = (struct image_head){(int)(turned ? jpeg.height : jpeg.width), (int)(turned ? jpeg.width : jpeg.height),
+    const struct turn turn = {jpeg.width, jpeg.height, jpeg.orientation};
+    *head = (struct image_head){(int)upright_width(&turn), (int)upright_height(&turn),
                                 jpeg.components == 1 ? 1 : IMAGE_RGB};
     return true;
 }
@@ -872,30 +954,6 @@ static void jpeg_count_scans(j_common_ptr common)
     }
 }
 
-/* Where pixel (x, y) of the file belongs in the upright image. */
-static size_t upright(const struct jpeg *jpeg, size_t x, size_t y)
-{
-    const size_t width = jpeg->head.width, height = jpeg->head.height, right = width - 1 - x, below = height - 1 - y;
-    switch (jpeg->head.orientation) {
-    case 2:
-        return y * width + right;
-    case 3:
-        return below * width + right;
-    case 4:
-        return below * width + x;
-    case 5:
-        return x * height + y;
-    case 6:
-        return x * height + below;
-    case 7:
-        return right * height + below;
-    case 8:
-        return right * height + y;
-    default:
-        return y * width + x;
-    }
-}
-
 /* Of CMYK; Adobe's programs store the inks inverted, and say so in a marker. */
 static uint8_t jpeg_ink(const struct jpeg *jpeg, unsigned ink, unsigned black)
 {
@@ -905,6 +963,7 @@ static uint8_t jpeg_ink(const struct jpeg *jpeg, unsigned ink, unsigned black)
 
 static void jpeg_put_row(const struct jpeg *jpeg, const uint8_t *row, size_t y, struct image *image)
 {
+    const struct turn turn = {jpeg->head.width, jpeg->head.height, jpeg->head.orientation};
     const size_t samples = (size_t)jpeg->decoder.output_components;
     for (size_t x = 0; x < jpeg->head.width; x++, row += samples) {
         const bool is_ink = samples == 4;
@@ -916,7 +975,7 @@ static void jpeg_put_row(const struct jpeg *jpeg, const uint8_t *row, size_t y, 
                                       : samples == 3 ? row[2]
                                                      : row[0],
                                       255};
-        set_pixel(image, upright(jpeg, x, y), colour);
+        set_pixel(image, upright(&turn, x, y), colour);
     }
 }
 
@@ -943,9 +1002,8 @@ static bool jpeg_decode_with(struct jpeg *jpeg, const uint8_t *bytes, size_t siz
     if (decoder->image_width != jpeg->head.width || decoder->image_height != jpeg->head.height) {
         return error_set(jpeg->error, "is a JPEG that states two sizes");
     }
-    const bool turned = jpeg->head.orientation > 4;
-    if (!image_create(image, turned ? jpeg->head.height : jpeg->head.width,
-                      turned ? jpeg->head.width : jpeg->head.height, jpeg->error)) {
+    const struct turn turn = {jpeg->head.width, jpeg->head.height, jpeg->head.orientation};
+    if (!image_create(image, upright_width(&turn), upright_height(&turn), jpeg->error)) {
         return false;
     }
     decoder->mem->max_memory_to_use = (long)jpeg_memory(&jpeg->head);

@@ -1,7 +1,7 @@
 /*
- * Pictures in files: JPEG (baseline and progressive, upright by its EXIF orientation), PNG (all colour types, depths
- * and interlacing), BMP (uncompressed) and PNM (PGM, PPM, PBM), in grey or in colour. Where grey is wanted of colours,
- * it is ITU-R 601's luma; transparency is blended with white.
+ * Pictures in files: JPEG (baseline and progressive), PNG (all colour types, depths and interlacing), both upright by
+ * their EXIF orientation, BMP (uncompressed) and PNM (PGM, PPM, PBM), in grey or in colour. Where grey is wanted of
+ * colours, it is ITU-R 601's luma; transparency is blended with white.
  *
  * Decoding is a pure function of untrusted bytes: every size is checked before memory is allocated.
  */
