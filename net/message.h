@@ -199,7 +199,7 @@ enum {
     FRAME_HEADER = 32,        /* bytes */
     FRAME_LAST = 1,           /* flags: the last (or only) frame of this request or answer */
     PROTOCOL_VERSION_MIN = 1, /* what this program speaks */
-    PROTOCOL_VERSION_MAX = 2,
+    PROTOCOL_VERSION_MAX = 1,
 };
 
 struct frame {

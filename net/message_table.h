@@ -155,8 +155,7 @@
     FIELD(I64,    global_step,     0,       "steps applied; -1 unless ready")                                          \
     FIELD(U64,    version,         0,       "number of changes of this shard within the generation")                   \
     FIELD(TEXT,   message,         1024,    "what the shard waits for, for the user; may be empty")                    \
-    FIELD(U8,     retries,         10,      "how many divergences have lowered the learning rate (since "             \
-                                            "version 2)")
+    FIELD(U8,     retries,         10,      "how many divergences have lowered the learning rate")
 
 #define MESSAGE_FIELDS_begin_restore(FIELD)                                                                            \
     FIELD(TEXT,   source,          4096,    "origin of the values, for logs: \"initialised\" or a checkpoint")
@@ -170,8 +169,7 @@
     FIELD(I64,    global_step,     0,       "at which training continues")                                             \
     FIELD(I64,    epoch_batches,   0,       "one worker's batches per epoch, which only members with the data know; "  \
                                             "0: unknown")                                                              \
-    FIELD(U8,     retries,         10,      "how many divergences have lowered the learning rate (since "             \
-                                            "version 2)")
+    FIELD(U8,     retries,         10,      "how many divergences have lowered the learning rate")
 
 #define MESSAGE_FIELDS_snapshot(FIELD)                                                                                 \
     FIELD(U64,    snapshot,        0,       "its number, chosen by the chief, not 0; bit 63: an order")                \
@@ -440,9 +438,9 @@
 
 /*
  * ADDITION(message, first of the fields that came later, protocol version that they came with): a frame of an earlier
- * version ends before them.
+ * version ends before them. There is one version so far.
  */
-#define MESSAGE_ADDITIONS(ADDITION) ADDITION(model, retries, 2) ADDITION(end_restore, retries, 2)
+#define MESSAGE_ADDITIONS(ADDITION)
 /* clang-format on */
 
 #endif

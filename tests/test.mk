@@ -24,13 +24,13 @@ build/other/base/config/keys.c: base/config/keys.c tests/other_key
 
 build/other/net/message.h: net/message.h
 	@mkdir -p $(@D)
-	@sed 's/PROTOCOL_VERSION_MAX = 2,/PROTOCOL_VERSION_MAX = 3,/' $< >$@
-	@grep -q 'MAX = 3' $@
+	@sed 's/PROTOCOL_VERSION_MAX = 1,/PROTOCOL_VERSION_MAX = 2,/' $< >$@
+	@grep -q 'MAX = 2' $@
 
 build/other/net/message_table.h: net/message_table.h
 	@mkdir -p $(@D)
 	@sed -e 's/^#define MESSAGE_FIELDS_heartbeat(FIELD)/& OLDER_FIELDS(FIELD) FIELD(U64, of_tests, 0, "")\
-	#define OLDER_FIELDS(FIELD)/' -e 's/^#define MESSAGE_ADDITIONS(ADDITION)/& ADDITION(heartbeat, of_tests, 3)/' $< >$@
+	#define OLDER_FIELDS(FIELD)/' -e 's/^#define MESSAGE_ADDITIONS(ADDITION)/& ADDITION(heartbeat, of_tests, 2)/' $< >$@
 	@test "$$(grep -c of_tests $@)" = 2
 
 build/other/%.o: %.c $(other_net) build/product/flags $(musl_libs)
