@@ -37,8 +37,5 @@ build/page/%.gz: build/page/%
 
 # Whatever is built from a file that embeds some of them.
 embedding := $(shell grep -l '^FILES_EMBED' $(sources))
-ifeq ($(embedding),)
-$(error no source file embeds the pages: look for FILES_EMBED in observe/http/server.h)
-endif
 $(foreach for,product san fuzz simulate tsan simulate-coverage fuzz-coverage other,\
 	$(embedding:%.c=build/$(for)/%.o)): $(page_files)

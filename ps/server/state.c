@@ -203,7 +203,9 @@ size_t server_memory(const struct model *model, const struct config *config, int
     for (int i = 0; i < count; i++) {
         message += spans[i].count * sizeof(float);
     }
-    size_t buffer = message < CONNECTION_BUFFER ? message : CONNECTION_BUFFER;
-    return PROGRAM_BYTES + shard_memory(model, config, ps) + (size_t)connections * (CONNECTION_BYTES + 2 * buffer) +
-           (size_t)count_neighbours(config, ps) * 2 * local_ring(message);
+    /* A message in shared memory takes no other buffer, and one that needs a buffer no shared memory. */
+    const size_t buffer = message < CONNECTION_BUFFER ? message : CONNECTION_BUFFER;
+    const int listed = count_neighbours(config, ps), neighbours = listed < connections ? listed : connections;
+    return PROGRAM_BYTES + shard_memory(model, config, ps) + (size_t)connections * CONNECTION_BYTES +
+           (size_t)(connections - neighbours) * 2 * buffer + (size_t)neighbours * 2 * local_ring(message);
 }
