@@ -226,9 +226,9 @@ static void ask_about_rollout(void)
     struct fleet_view view = {.job = NULL};
     struct error error = {""};
     uint8_t wish[64] = {0};
+    const struct operator_keys keys = operator_keys_of(world.public_key);
     if (rollout_client_open(&client, &world.config, &error)) {
-        if (rollout_client_reach(&client, &error) &&
-            fleet_view_ask(&view, &client, &world.config, world.public_key, &error)) {
+        if (rollout_client_reach(&client, &error) && fleet_view_ask(&view, &client, &world.config, &keys, &error)) {
             assert(view.running.fleet.name && strcmp(view.running.fleet.name, world.config.fleet.name) == 0);
             assert(view.earlier && view.earlier_local);
         }
@@ -313,7 +313,7 @@ static void lead(struct push_pull *exchange)
     }
     transfer_order(exchange, 4, 10, 100, &order, &error);
     if (transfer_restore(exchange, 2, &state, "fuzz", &error) == EXCHANGE_OK) {
-        transfer_end_restore(exchange, &(struct transfer_place){5, 1}, &error);
+        transfer_end_restore(exchange, &(struct transfer_place){.global_step = 5, .epoch_batches = 1}, &error);
     }
     transfer_end_job(exchange, &(struct message_end_job){.job_state = 3, .message = ""}, 0, &error);
     checkpoint_state_destroy(&state);

@@ -17,7 +17,6 @@
 #include "ps/rollout/agent.h"
 #include "ps/rollout/history.h"
 #include "tests/worker/remote/story.h"
-#include "worker/remote/live_config.h"
 
 static struct world {
     struct agent_options agent;
