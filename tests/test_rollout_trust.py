@@ -308,5 +308,8 @@ def test_the_audit_log_shows_what_was_changed(fleet):
         assert result.returncode == 1, where
         assert (f"audit.log:{where}: this line is torn, or does not follow" if where else
                 "its last line is not the one that") in text_of(result), text_of(result)
+    log.unlink()
+    result = fleet.rollout("history", "--verify")
+    assert result.returncode == 1 and "audit.log" in text_of(result), text_of(result)
     log.write_text("".join(lines))
     assert fleet.rollout("history", "--verify").returncode == 0

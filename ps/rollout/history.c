@@ -513,6 +513,11 @@ static int begin_new_log(const char *path, int fd, struct error *error)
     return open_log(path, error);
 }
 
+static void name_head(const char *path, char head[VERSIONS_PATH])
+{
+    snprintf(head, VERSIONS_PATH, "%.*shead", (int)(strlen(path) - strlen("log")), path);
+}
+
 /* The line, which ends in a brace, linked to the one before it. */
 static bool write_linked(const char *path, int fd, char *line, const char *prev, bool is_torn, struct error *error)
 {
@@ -524,8 +529,31 @@ static bool write_linked(const char *path, int fd, char *line, const char *prev,
     if (write(fd, text, (size_t)size) != size || fsync(fd) != 0) {
         return file_error(error, path, "cannot be written", errno);
     }
-    snprintf(head, sizeof head, "%.*shead", (int)(strlen(path) - strlen("log")), path);
+    name_head(path, head);
     return checked_line_write(head, hex, error);
+}
+
+/*
+ * The hash that the next line names. A process may have died between a full file's rename and the new one's first line:
+ * then the chain goes on from the former file, if audit.head names its last line. An empty file is no such sign.
+ */
+static bool find_last(const char *path, int fd, char prev[AUDIT_HASH_HEX + 1], bool *is_torn, struct error *error)
+{
+    char former[VERSIONS_PATH + 4], head[VERSIONS_PATH], named[CHECKED_LINE], last[AUDIT_HASH_HEX + 1];
+    struct stat status;
+    struct error ignored;
+    bool ends_torn;
+    snprintf(former, sizeof former, "%s.1", path);
+    name_head(path, head);
+    if (!hash_last(path, prev, is_torn, error)) {
+        return false;
+    }
+    if (fstat(fd, &status) == 0 && status.st_size == 0 && file_exists(former) &&
+        hash_last(former, last, &ends_torn, &ignored) && checked_line_read(head, named, &ignored) &&
+        strcmp(named, last) == 0) {
+        memcpy(prev, last, sizeof last);
+    }
+    return true;
 }
 
 static void append(const char *path, char *line)
@@ -535,7 +563,7 @@ static void append(const char *path, char *line)
     struct stat status;
     struct error error;
     int fd = open_log(path, &error);
-    if (fd >= 0 && hash_last(path, prev, &is_torn, &error)) {
+    if (fd >= 0 && find_last(path, fd, prev, &is_torn, &error)) {
         if (fstat(fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
             fd = begin_new_log(path, fd, &error);
             is_torn = false;

@@ -604,6 +604,7 @@ void chief_reschedule(struct chief *chief, const struct config_output *output, c
     }
     chief->plan = *plan;
     chief->ledger.info.retries = chief->options.config->train.retries;
+    chief->ledger.info.first_rate = chief->options.config->train.learning_rate;
     chief->output.save_steps = output->save_steps;
     chief->output.save_model_secs = output->save_model_secs;
     chief->output.max_to_keep = output->max_to_keep;
@@ -920,7 +921,11 @@ static enum exchange_result go_back(struct chief *chief, const struct good_model
     info->validation_score = NAN;
     info->bad_validations = 0;
     info->retries = good->record.retries;
-    if (chief->has_folder && write_checkpoint(chief, CHECKPOINT_MODEL, info->global_step)) {
+    if (chief->has_folder && !write_checkpoint(chief, CHECKPOINT_MODEL, info->global_step)) {
+        log_warning("checkpoints of later steps than %lld, to which training goes back, stay the newest: a job that is "
+                    "started again before the next one is saved resumes from them",
+                    (long long)info->global_step);
+    } else if (chief->has_folder) {
         checkpoint_folder_go_back(&chief->ledger.folder, info->global_step, info->global_step);
     }
     return write_state(chief, next_generation(chief, newest), source, start, error);

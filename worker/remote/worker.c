@@ -314,6 +314,7 @@ static void look_for_change(struct remote_worker *worker, float loss, bool finit
 {
     struct training *training = &worker->training;
     if (live_config_look(worker->live, &worker->config, training->global_step, loss, finite)) {
+        training->good.record.retries = worker->config.train.retries; /* a new rate is used as it is */
         training_retime(training);
         if (worker->chief) {
             chief_reschedule(worker->chief, &worker->config.output, &training->plan);

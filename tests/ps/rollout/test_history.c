@@ -432,10 +432,12 @@ static void the_audit_log_is_a_chain(void **state)
 static void the_chain_spans_files(void **state)
 {
     (void)state;
-    char log[VERSIONS_PATH], former_log[VERSIONS_PATH], head[VERSIONS_PATH], last[AUDIT_HASH_HEX + 1], name[1000];
+    char log[VERSIONS_PATH], former_log[VERSIONS_PATH], head[VERSIONS_PATH], aside[VERSIONS_PATH],
+        last[AUDIT_HASH_HEX + 1], name[1000];
     size_t count;
     assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
                 file_join(head, sizeof head, versions.folder, "audit.head", &error) &&
+                file_join(aside, sizeof aside, versions.folder, "aside", &error) &&
                 file_join(former_log, sizeof former_log, versions.folder, "audit.log.1", &error));
     memset(name, 'n', sizeof name - 1);
     name[sizeof name - 1] = '\0';
@@ -447,9 +449,19 @@ static void the_chain_spans_files(void **state)
     }
     assert_true(audit_verify(&versions, &count, last, &error));
     assert_int_equal(count, written);
-    unlink(former_log);
+    assert_int_equal(rename(log, former_log), 0); /* and the process dies before the new file's first line */
+    audit_write(&versions, &entry);
+    assert_true(audit_verify(&versions, &count, last, &error));
+    assert_int_equal(count, 2);
+    assert_int_equal(rename(former_log, aside), 0);
     assert_false(audit_verify(&versions, &count, last, &error));
     assert_non_null(strstr(error.text, "audit.log:1: "));
+    assert_int_equal(rename(aside, former_log), 0);
+    assert_int_equal(truncate(log, 0), 0); /* which no crash does */
+    audit_write(&versions, &entry);
+    assert_false(audit_verify(&versions, &count, last, &error));
+    assert_non_null(strstr(error.text, "audit.log:1: "));
+    unlink(former_log);
     unlink(log);
     unlink(head);
 }

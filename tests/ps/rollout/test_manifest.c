@@ -445,6 +445,10 @@ static void as_many_sign_as_must(void **state)
     assert_true(manifest_decode(&got, bytes, size, &team, &error));
     assert_int_equal(got.signatures, 2);
     assert_int_equal(got.target.version, 5);
+    const size_t signed_by_two = size;
+    assert_false(manifest_add_signature(&got, &team, secrets[1], &bytes, &size, &error)); /* would not be read */
+    assert_non_null(strstr(error.text, "has the 2 signatures that it needs"));
+    assert_int_equal(size, signed_by_two);
     assert_false(manifest_decode(&got, bytes, size, only(team.keys[0]), &error)); /* another number than it asks for */
     assert_false(manifest_decode(&got, bytes, size, only(team.keys[2]), &error));
     for (size_t at = 0; at < size; at++) { /* each byte is signed by both, or part of a signature */

@@ -195,7 +195,8 @@ static bool strip_word(struct bare *bare)
         word++;
     }
     const bool is_power = end - word == 1 && (*word | 0x20) == 'e';
-    if (word == begin || word == end || is_power || is_exponent(word, end)) {
+    const bool is_size = end - word > 1 && (*word | 0x20) == 'x' && (unsigned)(word[1] - '0') < 10; /* 10x3 */
+    if (word == begin || word == end || is_power || is_size || is_exponent(word, end)) {
         return false;
     }
     for (const char *at = begin; word[-1] != ' ' && at < word; at++) {
@@ -306,12 +307,12 @@ static bool suits(const struct digits *digits, const struct bare *bare, char dec
     if (digits->size[0] == 0) {
         return has_fraction && whole == 1 && digits->size[last] > 0;
     }
+    const bool begins_with_zero = bare->text[digits->begin[0]] == '0';
     if (whole == 1) {
-        return true;
+        return !bare->has_word || !begins_with_zero || digits->size[0] == 1; /* 0012A is a code */
     }
     *group = digits->before[1];
-    bool good = *group != decimal && digits->size[0] <= 3 && bare->text[digits->begin[0]] != '0' &&
-                digits->size[whole - 1] == 3;
+    bool good = *group != decimal && digits->size[0] <= 3 && !begins_with_zero && digits->size[whole - 1] == 3;
     for (int i = 1; i < whole; i++) {
         const bool is_two = digits->size[i] == 2 && *group == ',' && i < whole - 1; /* 12,34,567 in India */
         good = good && digits->before[i] == *group && (digits->size[i] == 3 || is_two);

@@ -375,9 +375,12 @@ static void put_numbers(const struct rows *rows, struct row *row, uint64_t line)
     row->plain = 0;
 }
 
-/* As where files were written one after another. */
+/* As where files were written one after another. In a single column a name may be a value, too. */
 static bool repeats_names(struct rows *rows, const struct csv_row *row)
 {
+    if (row->count < 2) {
+        return false;
+    }
     for (int i = 0; i < row->count; i++) {
         size_t size = row->fields[i].size;
         const char *text = csv_trim(row->fields[i].text, &size);

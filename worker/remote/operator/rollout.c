@@ -574,13 +574,19 @@ static bool read_operators(const struct command_call *call, struct operator_keys
 {
     char path[PATH_MAX];
     uint8_t own[OPERATOR_PUBLIC_KEY];
-    struct error ignored;
     key_path(call, path);
     if (!operator_key_read_own_public(path, own, error)) {
         return false;
     }
     beside_config(call, "operator.pub", path);
-    if (!file_exists(path) || !operator_keys_read(path, keys, &ignored) || !operator_keys_have(keys, own)) {
+    *keys = operator_keys_of(own);
+    if (!file_exists(path)) {
+        return true;
+    }
+    if (!operator_keys_read(path, keys, error)) {
+        return false;
+    }
+    if (!operator_keys_have(keys, own)) {
         *keys = operator_keys_of(own);
     }
     return true;
@@ -1006,15 +1012,18 @@ static int verify_history(const char *config_path)
 
 static int show_history(const struct config *config, bool verifies)
 {
-    char path[VERSIONS_PATH], former[VERSIONS_PATH];
+    char path[VERSIONS_PATH], former[VERSIONS_PATH], head[VERSIONS_PATH];
     struct error error;
     if (!config->path) {
         log_error("there is no config file here, and the history is kept beside it");
         return COMMAND_FAILED;
     }
     const bool named = versions_path(config->path, "audit.log", path, &error) &&
-                       versions_path(config->path, "audit.log.1", former, &error);
-    if (named && !file_exists(path)) {
+                       versions_path(config->path, "audit.log.1", former, &error) &&
+                       versions_path(config->path, "audit.head", head, &error);
+    /* What is left of a chain whose newest part is missing does not verify. */
+    const bool is_part = verifies && named && (file_exists(former) || file_exists(head));
+    if (named && !file_exists(path) && !is_part) {
         log_info("%s: nothing was rolled out to this machine", path);
         return COMMAND_DONE;
     }

@@ -124,6 +124,23 @@ static void words_behind_numbers_are_units(void **state)
     }
 }
 
+static void codes_have_no_unit(void **state)
+{
+    (void)state;
+    static const char *const codes[] = {"0012A", "00 kg", "10x3", "12X40", "1A2B", "5e"};
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        struct notation_clues clues = {.points = 0};
+        struct notation notation = {.decimal = '.', .unit = ""};
+        double value;
+        bool is_unsure;
+        if (notation_look(&clues, codes[i], strlen(codes[i]))) {
+            notation = notation_choose(&clues, &(struct notation_hints){.delimiter = ';'}, &is_unsure);
+            memcpy(notation.unit, clues.word, sizeof notation.unit);
+        }
+        assert_int_equal(notation_read(&notation, codes[i], strlen(codes[i]), &value), NUMBER_TEXT);
+    }
+}
+
 /* A value in another notation than its column's is none. */
 static void one_notation_a_column(void **state)
 {
@@ -145,9 +162,8 @@ static void one_notation_a_column(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_have_a_notation),
-        cmocka_unit_test(other_texts_are_no_numbers),
-        cmocka_unit_test(words_behind_numbers_are_units),
+        cmocka_unit_test(columns_have_a_notation),        cmocka_unit_test(other_texts_are_no_numbers),
+        cmocka_unit_test(words_behind_numbers_are_units), cmocka_unit_test(codes_have_no_unit),
         cmocka_unit_test(one_notation_a_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
