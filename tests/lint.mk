@@ -100,4 +100,7 @@ build/lint/house: $(house_files) $(house_documents) tests/lint/house.py $(musl_l
 	@python3 tests/lint/house.py --libc=build/deps/musl/lib/libc.a $(house_files)
 	@touch $@
 
+# Nothing else includes these: without them a changed header would leave a checked object as it was.
+-include $(test_parts_c:%.c=build/san/%.d)
+
 .PHONY: lint format

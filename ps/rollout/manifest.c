@@ -308,7 +308,7 @@ bool manifest_add_signature(const struct manifest *manifest, const struct operat
                             struct error *error)
 {
     const size_t signed_bytes = *size - (size_t)manifest->signatures * MANIFEST_SIGNATURE;
-    if (manifest->signatures >= keys->threshold) {
+    if (keys->threshold > 1 && manifest->signatures >= keys->threshold) {
         return error_set(error, "the manifest has the %d signatures that it needs: propose it", manifest->signatures);
     }
     uint8_t *more = realloc(*bytes, *size + MANIFEST_SIGNATURE);

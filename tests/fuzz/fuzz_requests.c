@@ -102,7 +102,8 @@ static void make_model_request(uint16_t type, union message *message, struct bor
         message->write.ranges = take_ranges(borrowed->ranges[0]);
         break;
     case MESSAGE_end_restore:
-        message->end_restore = (struct message_end_restore){take_step(), (int64_t)take() << (take() % 54)};
+        message->end_restore = (struct message_end_restore){
+            .global_step = take_step(), .epoch_batches = (int64_t)take() << (take() % 54), .retries = take() % 11};
         break;
     case MESSAGE_snapshot:
         message->snapshot = (struct message_snapshot){take(), take_step(), take_wait()};
