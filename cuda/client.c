@@ -25,8 +25,7 @@
  * ends that process. Every wait has a deadline. If the process ends, hangs or loses its device, the exchange is dead:
  * every further command fails with the same message.
  *
- * The file's content after the header, and the meaning of commands, are up to its user (cuda/client.c). One thread uses
- * it.
+ * The file's content after the header, and the meaning of commands, are up to the functions below. One thread uses it.
  *
  * Waits spin briefly, then sleep on a futex and wake from time to time to see whether the process still lives: a child
  * that died cannot wake anybody.

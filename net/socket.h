@@ -88,8 +88,8 @@ extern bool (*resolver_lookup)(const struct address *address, struct endpoints *
  * TCP sockets under blocking calls with deadlines.
  *
  * Every socket is non-blocking and every wait is a poll with an absolute deadline, in seconds of clock_monotonic_s. A
- * wait also ends when the `wake` it was given is raised (net/socket.h); NULL stands for none. Sockets have TCP_NODELAY,
- * keep-alive and TCP_USER_TIMEOUT set, so that a vanished peer is noticed even by a sender.
+ * wait also ends when the `wake` it was given is raised; NULL stands for none. Sockets have TCP_NODELAY, keep-alive and
+ * TCP_USER_TIMEOUT set, so that a vanished peer is noticed even by a sender.
  */
 
 enum {

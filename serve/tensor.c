@@ -18,8 +18,6 @@
 
 /* --- JSON --- */
 
-/* Bodies and answers in JSON; serve/tensor.c reads the values. */
-
 bool json_open_body(struct json_body *body, struct call *call, size_t size, struct error *error)
 {
     const uint8_t *bytes = call->body;

@@ -40,6 +40,8 @@ def body(lines):
     ("writes", "base/a.c", 'FILE *in = fopen(path, "re"); /* O_CREAT */\n', 'FILE *out = fopen(path, "ae");\n'),
     ("writes", "base/a.c", "fdopen(fd, \"w\");\n", "int fd = mkstemp(path);\n"),
     ("purpose", "base/a.c", "/* Why. */\n#include <a.h>\n", "#include <a.h>\n"),
+    ("paths", "base/a.c", "/* See net/. */\n", "/* See net/gone.c. */\n"),
+    ("paths", "base/a.c", 'const char *a = "base/a.c";\n', "/* As base/a.c says. */\n"),
     ("size", "base/a.c", "int f(void)\n" + body(70), "int f(void)\n" + body(72)),
     ("size", "base/a.c",
      "int f(int a, int b, int c, int d, int e, int f, int g, int (*h)(int, int))\n{\n}\n",

@@ -1,7 +1,7 @@
 /*
  * An updater takes training steps for the loop (worker/training.h), and knows where the model lives:
  *
- *     local     (worker/local_run.h)          in the engine, which trains by itself, many steps at once
+ *     local     (worker/local_run.h)            in the engine, which trains by itself, many steps at once
  *     remote    (worker/remote/remote_worker.h) in the shards of a cluster, one push and pull at a time
  *
  * The loop alone decides what is due, measures, reports and decides when to stop. Every operation is called by the

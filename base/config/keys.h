@@ -27,7 +27,7 @@ enum key_type {
     KEY_HIDDEN,        /* as KEY_LAYERS, but may be empty; CONFIG_AUTO entries for "auto" */
     KEY_DEVICES,       /* char *: "gpu:0,gpu:1", or "" */
     KEY_DEVICE,        /* enum device_kind; the index of gpu:N, an int, at `companion` */
-    KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1]: base/config/keys.h */
+    KEY_LAYER_DEVICES, /* int [CONFIG_MAX_LAYERS - 1], see below */
 };
 
 /* Whether all members of a job must agree on a key, or each machine has its own value. */

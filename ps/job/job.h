@@ -7,8 +7,8 @@
  * strings in arguments are borrowed for the call. It holds no parameters: the host applies gradients when told to
  * (ps/shard.h), so that a simulator may hold anything instead.
  *
- * Synchronous training (cluster.issync): ps/job/job.h decides which gradients form a step. A complete gradient
- * is staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and reports that
+ * Synchronous training (cluster.issync): struct aggregation decides which gradients form a step. A complete gradient is
+ * staged; once the step is decided, the host takes it (job_take_step), applies it to its shard, and reports that
  * (job_step_applied): only then are the pushes of that step answered.
  *
  * Asynchronous training: each push that counts is a global step; with train.buffer_size, every buffer_size pushes are

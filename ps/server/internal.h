@@ -1,8 +1,8 @@
 /*
  * Internal to the server: state shared by its connections, and the state of each connection. The parts, of which each
  * calls only those before it: state.c; session.c (what all requests need); steps.c (synchronous steps); coordinator.c
- * (rollouts); the requests by subject (pushes.c, reads.c, model.c, members.c, data.c, rollouts.c); dispatch.c; listen.c
- * (who may connect); server.c (start, accept, stop).
+ * (rollouts); the requests by subject (pushes.c, model.c, members.c, data.c, rollouts.c); dispatch.c; listen.c (who may
+ * connect); server.c (start, accept, stop).
  *
  * Everything shared is guarded by `lock`, except what is set once at start-up. The lock is never held during input,
  * output or arithmetic. server_unlock carries out what the job decided meanwhile.

@@ -6,6 +6,7 @@ violation and fails. Nothing is compiled: names are searched as words, in text w
 """
 
 import collections
+import os
 import re
 import subprocess
 import sys
@@ -60,6 +61,7 @@ SECTION = re.compile(r"^[ \t]*(?:/\*|#) ?-{2,}.*$", re.M)
 RIGHT_SECTION = re.compile(r"[ \t]*(?:/\* --- \S.*\S --- \*/|# --- \S(?:.*\S)? ---)$")
 WRITES = re.compile(r"\bO_(?:CREAT|TMPFILE)\b|\b(?:creat|mkstemps?|mkostemps?|tmpfile|freopen)\s*\(")
 STREAM = re.compile(r"\bfopen\s*\([^;]*?,\s*\"(?:[wa]|r\w*\+)")
+PATH = re.compile(r"\b(?:base|net|observe|ps|worker|serve|cuda|tests|deploy)/[A-Za-z0-9_/]+\.(?:c|h|cu|py|md)\b")
 MEMORY = re.compile(r'"[^"\n]*\b(?:no|not enough|want of|without) memory\b')
 
 
@@ -129,6 +131,18 @@ def purpose(files):
     for file in files:
         if file.path.endswith((".c", ".cu")) and not file.text.startswith(("/*", "//")):
             yield file, 1, "a file opens with what it is for, in a comment"
+
+
+def paths(files):
+    """A comment leads to files that exist, and not to its own."""
+    for file in files:
+        for comment in LITERAL.finditer(file.text if file.is_code and not file.is_test else ""):
+            for found in PATH.finditer(comment.group() if comment.group().startswith("/") else ""):
+                line = file.line_of(comment.start() + found.start())
+                if found.group() == file.path:
+                    yield file, line, "the comment names its own file"
+                elif not os.path.exists(found.group()):
+                    yield file, line, f"there is no {found.group()}"
 
 
 def parameters_of(text):
@@ -227,8 +241,8 @@ def main(arguments):
     files = [File(path) for path in arguments if not path.startswith("--")]
     taken = names_in(options["libc"]) if "libc" in options else set()
     checks = {"columns": columns, "null": null, "sections": sections, "memory": memory, "words": words,
-              "writes": writes, "purpose": purpose, "size": size, "tags": tags, "unused": unused, "locked": locked,
-              "libc": lambda files: libc(files, taken)}
+              "writes": writes, "purpose": purpose, "paths": paths, "size": size, "tags": tags, "unused": unused,
+              "locked": locked, "libc": lambda files: libc(files, taken)}
     only = options.get("only")
     failed = False
     for name, check in checks.items():

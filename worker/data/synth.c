@@ -1,7 +1,7 @@
 /*
- * A digit is a style from worker/data/synth.c, distorted like handwriting: its points are moved, then a smooth warp
- * and an affine map are applied; the result is fitted into the middle 20x20 pixels and centred by its ink, as in MNIST,
- * clear of the border. Splines through the points are drawn by distance to the line, so that edges are soft and empty
+ * A digit is one of several styles, distorted like handwriting: its points are moved, then a smooth warp and an affine
+ * map are applied; the result is fitted into the middle 20x20 pixels and centred by its ink, as in MNIST, clear of the
+ * border. Splines through the points are drawn by distance to the line, so that edges are soft and empty
  * pixels stay zero.
  *
  * Only correctly rounded arithmetic is used (no sine, exponential or logarithm), so the images are the same bits on

@@ -650,7 +650,7 @@ static bool has_one_unit(const struct survey_column *column, bool *is_mixed)
            clues->words >= column->numbers.count && !may_be_class;
 }
 
-static void say_partly(struct survey_column *column)
+static void note_partial_unit(struct survey_column *column)
 {
     if (column->numbers.count > 0) {
         snprintf(column->doubt, sizeof column->doubt,
@@ -781,7 +781,7 @@ static bool decide(struct survey *survey, struct survey_column *column, bool ski
         take_notation(survey, column);
         if (has_unit) {
             memcpy(column->notation.unit, column->clues.word, sizeof column->notation.unit);
-            say_partly(column);
+            note_partial_unit(column);
         }
         column->is_read_again = *again = true;
         return true;

@@ -173,7 +173,7 @@ static bool add_dates(struct schema *schema, const struct survey_column *column,
 }
 
 /* A word behind numbers, which are used without it. */
-static void tell_unit(const struct survey_column *column, const char *name)
+static void log_unit(const struct survey_column *column, const char *name)
 {
     if (notation_has_word(&column->notation)) {
         log_info("%s: column %.64s: numbers with the unit %s", name, column->name, column->notation.unit);
@@ -190,7 +190,7 @@ static void warn_of_doubt(const struct survey_column *column, const char *name)
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
-    tell_unit(column, name);
+    log_unit(column, name);
     warn_of_doubt(column, name);
     if (column->is_index) {
         log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)",
@@ -237,7 +237,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
 static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
 {
     const bool has_classes = schema->task == TASK_CLASS;
-    tell_unit(column, name);
+    log_unit(column, name);
     warn_of_doubt(column, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_TARGET, has_classes ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
