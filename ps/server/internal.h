@@ -19,12 +19,12 @@
 #include "net/channel.h"
 #include "net/handshake.h"
 #include "net/listener.h"
-#include "ps/job/job.h"
-#include "ps/store/model.h"
-#include "ps/status.h"
 #include "ps/identity.h"
+#include "ps/job/job.h"
 #include "ps/server.h"
 #include "ps/shard.h"
+#include "ps/status.h"
+#include "ps/store/model.h"
 
 enum { SERVER_TICK_MS = 250 /* how often idle connections check whether the server wants something of them */ };
 

@@ -10,9 +10,9 @@
 #include <stdatomic.h>
 
 #include "base/simulation.h"
-#include "ps/store/optimizer.h"
-#include "ps/store/codec.h"
 #include "ps/shard.h"
+#include "ps/store/codec.h"
+#include "ps/store/optimizer.h"
 
 enum {
     SHARD_ALIGN = 64,

@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/threads.h"
-#include "tests/system.h"
 #include "tests/check.h"
+#include "tests/system.h"
 
 /* A clock that stands still, and a record of who waits until when. */
 static struct {

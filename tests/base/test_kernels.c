@@ -4,8 +4,8 @@
 #include <string.h>
 /* cmocka needs the four headers above first. */
 #include "base/kernels.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { FLOATS = 1 << 16, ROUNDS = 300 };
 

@@ -3,8 +3,8 @@
 #define TESTS_NET_FLEET_KEY_H
 
 #include "net/credentials.h"
-#include "tests/net/loopback.h"
 #include "tests/check.h"
+#include "tests/net/loopback.h"
 
 static char key_folder[64];
 static struct credentials *fleet_key;

@@ -3,8 +3,8 @@
 #define TESTS_NET_KEYS_H
 
 #include "net/credentials.h"
-#include "tests/net/loopback.h"
 #include "tests/check.h"
+#include "tests/net/loopback.h"
 
 static char folder[64];
 

@@ -14,9 +14,9 @@
 
 #include "net/listener_internal.h"
 #include "net/transport.h"
+#include "tests/check.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/listening.h"
-#include "tests/check.h"
 
 /* --- What the system does --- */
 

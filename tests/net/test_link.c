@@ -7,9 +7,9 @@
 
 #include "net/link.h"
 #include "net/socket.h"
+#include "tests/check.h"
 #include "tests/net/listening.h"
 #include "tests/net/accepting.h"
-#include "tests/check.h"
 
 enum { PATIENCE_S = 60 }; /* of both sides with each other, however busy this machine is */
 

@@ -6,9 +6,9 @@
 #include <sys/socket.h>
 
 #include "net/admission.h"
-#include "tests/check.h"
 #include "net/credentials.h"
 #include "net/tls/tls.h"
+#include "tests/check.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/listening.h"
 #include "tests/net/slow_clock.h"

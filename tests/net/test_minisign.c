@@ -5,8 +5,8 @@
 #include <sodium.h>
 
 #include "net/operator_key.h"
-#include "tests/net/loopback.h"
 #include "tests/check.h"
+#include "tests/net/loopback.h"
 
 /* `minisign -G -W` and `minisign -S -m vector -t 'trainer 0.1.0'` (0.11), of "released\n". */
 static const char key_text[] = "RWRLVrnUhih0M2hMDtRgbnWjXqBbOW4FWVOgYJV7t26fwMjUn74/7Ff7";

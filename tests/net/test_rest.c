@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "net/transport.h"
+#include "tests/check.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/listening.h"
 #include "tests/net/slow_clock.h"
-#include "tests/check.h"
 
 enum { MEMBERS = 6 };
 

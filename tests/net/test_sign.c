@@ -4,8 +4,8 @@
 #include "base/cli/commands.h"
 #include "base/file.h"
 #include "net/operator_key.h"
-#include "tests/net/loopback.h"
 #include "tests/check.h"
+#include "tests/net/loopback.h"
 
 static char folder[64];
 static const char *key_path;

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/system.h"
 #include "observe/board.h"
 #include "observe/metrics.h"
 #include "base/process/usage.h"
 #include "tests/check.h"
+#include "tests/system.h"
 
 static struct board board;
 static double now_s = 1000, gpu_s;

@@ -15,8 +15,8 @@
 #include "ps/job/job.h"
 #include "ps/server.h"
 #include "ps/store/store.h"
-#include "tests/worker/remote/story.h"
 #include "tests/check.h"
+#include "tests/worker/remote/story.h"
 
 /* --- The test's own ps, on a thread --- */
 

@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "ps/identity.h"
-#include "tests/worker/remote/fake_member.h"
 #include "tests/check.h"
+#include "tests/worker/remote/fake_member.h"
 
 enum { TELLING_PS = 2, TELLING_MOST = 8 };
 

@@ -1,6 +1,6 @@
 /* A thread that queries all members' state, and what it last heard. */
-#include "tests/ps/telling.h"
 #include "tests/check.h"
+#include "tests/ps/telling.h"
 
 #include "ps/status.h"
 #include "tests/worker/remote/story.h"

@@ -7,8 +7,8 @@
 #include "base/process/program.h"
 #include "base/version.h"
 #include "ps/identity.h"
-#include "tests/net/loopback.h"
 #include "tests/check.h"
+#include "tests/net/loopback.h"
 
 static char folder[64], config_path[96];
 static const struct member ps0 = {MEMBER_PS, 0}, worker1 = {MEMBER_WORKER, 1};

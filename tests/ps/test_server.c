@@ -1,6 +1,6 @@
 /* A whole ps, over plain TCP: whom it admits, with how many connections each, and how long it stays. */
-#include "tests/ps/running.h"
 #include "tests/check.h"
+#include "tests/ps/running.h"
 
 static void refused(uint16_t reason, const char *why, enum member_role role, int index, const char *digest)
 {

@@ -2,8 +2,8 @@
  * Shards compared with their slow reference. However the model is divided into shards, blocks and ranges, and whatever
  * workers received when, the bits are the same.
  */
-#include "tests/ps/twin.h"
 #include "tests/check.h"
+#include "tests/ps/twin.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -12,8 +12,8 @@
 #include "ps/shard/internal.h"
 #include "ps/store/optimizer.h"
 #include "ps/store/rounds.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { MAX_PS = 4, WORKERS = 3, GENERATION = 7 };
 

@@ -6,8 +6,8 @@
 #include <zlib.h>
 
 #include "serve/work.h"
-#include "tests/serve/models.h"
 #include "tests/check.h"
+#include "tests/serve/models.h"
 
 /* --- requests without a server: each remembers its answer --- */
 

@@ -5,8 +5,8 @@
 #ifndef TESTS_WORKER_LOOP_H
 #define TESTS_WORKER_LOOP_H
 
-#include "worker/training.h"
 #include "tests/check.h"
+#include "worker/training.h"
 
 #include <math.h>
 #include <signal.h>

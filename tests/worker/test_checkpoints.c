@@ -1,10 +1,10 @@
 /* The ledger of checkpoints: what is recorded of those written and of those that failed, and who reads it. */
 #include <math.h>
 /* cmocka needs the four headers above first. */
+#include "tests/check.h"
 #include "tests/worker/remote/story.h"
 #include "worker/checkpoints.h"
 #include "worker/updater.h"
-#include "tests/check.h"
 
 static struct checkpoint_ledger fresh(void)
 {

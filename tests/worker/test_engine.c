@@ -10,12 +10,12 @@
 #include <string.h>
 /* cmocka needs the four headers above first. */
 #include "ps/store/store.h"
+#include "tests/check.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "base/random/dropout.h"
 #include "worker/engine.h"
 #include "base/random/sampler.h"
-#include "tests/check.h"
 
 static struct test_random test_seed;
 static enum cpu_kernels tested;

@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "ps/store/store.h"
+#include "tests/check.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/ensemble.h"
-#include "tests/check.h"
 
 enum { BATCH = 8, EXAMPLES = 60, STEPS = 30, INPUTS = 40, UNITS = 12, OUTPUTS = 3, NETS = 3 };
 

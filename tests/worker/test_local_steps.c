@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "ps/store/store.h"
+#include "tests/check.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/local_steps.h"
-#include "tests/check.h"
 
 enum { BATCH = 8, EXAMPLES = 64, STEPS = 5 };
 

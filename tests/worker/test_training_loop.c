@@ -2,8 +2,8 @@
  * What the loop requests, in which order, and what it reports: step by step, with the test's own updater, evaluation
  * and clock (tests/worker/loop.h).
  */
-#include "tests/worker/loop.h"
 #include "tests/check.h"
+#include "tests/worker/loop.h"
 
 #include "base/cli/command.h"
 

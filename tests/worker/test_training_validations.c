@@ -2,8 +2,8 @@
  * Validations of the training loop: when there is one, on whose rows, what the next checkpoint records of it, and when
  * it ends the run.
  */
-#include "tests/worker/loop.h"
 #include "tests/check.h"
+#include "tests/worker/loop.h"
 
 #include "base/cli/command.h"
 

@@ -24,8 +24,8 @@
 #include "worker/data/batch_source.h"
 #include "worker/data/examples.h"
 #include "worker/data/table/schema.h"
-#include "worker/remote/exchange/requests.h"
 #include "worker/remote/exchange/push_pull.h"
+#include "worker/remote/exchange/requests.h"
 
 enum {
     PER_WORKER = 2, /* connections: one, and the one it replaces while that ends */

@@ -24,8 +24,8 @@
 #include "worker/checkpoints.h"
 #include "worker/evaluation/kept_rows.h"
 #include "worker/initial.h"
-#include "worker/remote/exchange/requests.h"
 #include "worker/remote/exchange/outbox.h"
+#include "worker/remote/exchange/requests.h"
 #include "worker/remote/transfer.h"
 
 /* A checkpoint by steps that was announced to the shards. */

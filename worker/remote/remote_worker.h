@@ -9,8 +9,8 @@
 
 #include "ps/status.h"
 #include "worker/data/batch_source.h"
-#include "worker/data/examples.h"
 #include "worker/data/dataset.h"
+#include "worker/data/examples.h"
 #include "worker/engine.h"
 #include "worker/evaluation/validation.h"
 #include "worker/local_steps.h"

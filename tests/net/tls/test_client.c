@@ -8,8 +8,8 @@
 
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
-#include "tests/net/fleet_key.h"
 #include "tests/check.h"
+#include "tests/net/fleet_key.h"
 
 enum { PATIENCE_S = 60 }; /* of ours, as loopback.h's */
 

@@ -10,10 +10,10 @@
 #include "net/tls/stream.h"
 #include "net/tls/tls.h"
 #include "net/transport.h"
+#include "tests/check.h"
 #include "tests/net/fleet_key.h"
 #include "tests/net/loopback.h"
 #include "tests/net/writing.h"
-#include "tests/check.h"
 
 enum { NEEDLE = 16, NEEDLES = 16, MASK = 0xa5, WINDOW = 1 << 20 };
 

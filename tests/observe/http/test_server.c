@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "net/socket.h"
 #include "observe/http/server.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum {
     MOST_BODY = 100,

@@ -9,9 +9,9 @@
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/internal.h"
 #include "ps/checkpoint/safetensors.h"
+#include "tests/check.h"
 #include "tests/random.h"
 #include "tests/ps/checkpoint/reading.h"
-#include "tests/check.h"
 
 static char folder[] = "/tmp/test_checkpoint.XXXXXX";
 static char path[sizeof folder + 32];

@@ -9,8 +9,8 @@
 
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/folder.h"
-#include "tests/system.h"
 #include "tests/check.h"
+#include "tests/system.h"
 
 static char folder[64], path[96];
 static struct model model;

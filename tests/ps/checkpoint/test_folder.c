@@ -15,9 +15,9 @@
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/writer.h"
+#include "tests/check.h"
 #include "tests/ps/checkpoint/reading.h"
 #include "tests/worker/remote/story.h"
-#include "tests/check.h"
 
 static struct config_model model_config = {.layers = {4, 3, 2}, .layer_count = 3, .activation = ACTIVATION_RELU};
 static struct config_train train = {.optimizer = OPTIMIZER_MOMENTUM};

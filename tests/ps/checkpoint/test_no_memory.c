@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/writer.h"
-#include "tests/no_memory.h"
 #include "tests/check.h"
+#include "tests/no_memory.h"
 
 static char folder[64], path[96];
 static const struct config_output output = {.max_to_keep = 3};

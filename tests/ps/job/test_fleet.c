@@ -12,8 +12,8 @@
 
 #include "ps/job/job.h"
 #include "ps/job/plan.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { SERVERS = 2, MEMBERS = 2000 /* by default */, ROUNDS = 60, SAVED_EVERY = 5, BEAT_TICKS = 30 };
 

@@ -1,6 +1,6 @@
 /* What a job keeps of what members say of themselves, who is a member, and actions that a host is slow to take. */
-#include "tests/ps/job/entered.h"
 #include "tests/check.h"
+#include "tests/ps/job/entered.h"
 
 static const struct message_heartbeat beat = {.state = STATE_TRAINING,
                                               .global_step = 3,

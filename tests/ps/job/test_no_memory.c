@@ -1,6 +1,6 @@
 /* A job for which there is no memory, whichever part of it is missing: that is said, and nothing of it stays. */
-#include "tests/ps/job/scene.h"
 #include "tests/check.h"
+#include "tests/ps/job/scene.h"
 
 #include "tests/no_memory.h"
 

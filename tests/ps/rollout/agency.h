@@ -7,9 +7,9 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "ps/rollout/agent.h"
+#include "tests/own_clock.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
-#include "tests/own_clock.h"
 
 static struct identity identity;
 static struct agent *agent;

@@ -1,6 +1,6 @@
 /* A member's agent thread: what it reports when, and what it does with the answers. */
-#include "tests/ps/rollout/agency.h"
 #include "tests/check.h"
+#include "tests/ps/rollout/agency.h"
 
 /* --- Tests --- */
 

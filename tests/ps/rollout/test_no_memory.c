@@ -9,8 +9,8 @@
 #include "base/log.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
-#include "tests/no_memory.h"
 #include "tests/check.h"
+#include "tests/no_memory.h"
 
 static struct versions versions;
 static char log_path[VERSIONS_PATH];

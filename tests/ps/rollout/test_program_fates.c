@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "ps/rollout/decide.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { PS = 2, WORKERS = 8, ALL = PS + WORKERS, ARCHITECTURES = 2, FAILED_STARTS = 2, SCHEDULES = 2000 };
 enum { FULL_SCHEDULES = 100000 };

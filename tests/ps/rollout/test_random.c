@@ -2,8 +2,8 @@
 #include <math.h>
 
 #include "ps/rollout/decide.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { PS = 2, WORKERS = 3 };
 static const struct rollout_plan live = {.target = 2, .fallback = 1, .kind = ROLLOUT_LIVE, .healthy_s = 5},

@@ -2,8 +2,8 @@
 #ifndef TESTS_PS_SERVER_ASKING_H
 #define TESTS_PS_SERVER_ASKING_H
 
-#include "tests/ps/server/serving.h"
 #include "tests/check.h"
+#include "tests/ps/server/serving.h"
 
 static struct serving_session *const chief = &serving.sessions[0];
 

@@ -8,8 +8,8 @@
 #include <sodium.h>
 
 #define SERVING_ROLLOUTS
-#include "tests/ps/server/serving.h"
 #include "tests/check.h"
+#include "tests/ps/server/serving.h"
 
 #include "base/checked.h"
 #include "base/file.h"

@@ -1,6 +1,6 @@
 /* A ps's answers about the model, snapshots, and what it stores for members; and what it shows. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 #include "tests/worker/remote/story.h"
 
 /* --- Generations --- */

@@ -1,6 +1,6 @@
 /* What ps 0 knows of training while it leads a rollout, what a change means to a ps itself, and who may connect. */
-#include "tests/ps/server/leading.h"
 #include "tests/check.h"
+#include "tests/ps/server/leading.h"
 
 /* --- What is known of training --- */
 

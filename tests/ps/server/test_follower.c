@@ -1,6 +1,6 @@
 /* A ps whose steps another one decides: what it reports, and how it carries out decisions. */
-#include "tests/ps/running.h"
 #include "tests/check.h"
+#include "tests/ps/running.h"
 
 #include "tests/worker/remote/fake_member.h"
 

@@ -2,8 +2,8 @@
  * What the listener's thread does for a resting session: it answers requests that need no waiting, and leaves the rest
  * to a thread, exactly once.
  */
-#include "tests/ps/server/serving.h"
 #include "tests/check.h"
+#include "tests/ps/server/serving.h"
 
 static struct serving_session *worker;
 static const struct message_ping ping = {.nonce = 5};

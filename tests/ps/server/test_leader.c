@@ -1,8 +1,8 @@
 /* What ps 0 keeps of a rollout that it leads, tells of it only once that is kept, and knows of members. */
 #include <sys/stat.h>
 
-#include "tests/ps/server/leading.h"
 #include "tests/check.h"
+#include "tests/ps/server/leading.h"
 
 static struct error error;
 

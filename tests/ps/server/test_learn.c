@@ -1,6 +1,6 @@
 /* A ps whose config gives hidden layers only: worker 0 sends the other widths, which follow from its data. */
-#include "tests/ps/running.h"
 #include "tests/check.h"
+#include "tests/ps/running.h"
 
 static void set_up(void)
 {

@@ -1,6 +1,6 @@
 /* A ps whose memory runs short while it takes and gives what means nothing to it: nothing is kept or told by halves. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 #include "tests/no_memory.h"
 

@@ -1,6 +1,6 @@
 /* Packed messages: gradients as bfloat16, int8 and the largest, and what is sent of the parameters. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 #include "ps/store/codec.h"
 

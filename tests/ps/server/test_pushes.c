@@ -1,6 +1,6 @@
 /* Pushes frame by frame, and what a liar may say of synchronous steps. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 /* --- Pushes --- */
 

@@ -1,6 +1,6 @@
 /* Other requests to a ps: who may ask for what, what the chief and workers tell each other, and the end of a job. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 /* --- Validations of workers' own rows --- */
 

@@ -1,6 +1,6 @@
 /* A restore: written and ended by the chief alone, whatever breaks off meanwhile. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 /* It stays to be written until it ends well, whatever the chief ends it with. */
 TEST(test_a_restore_that_ends_badly_is_still_open)

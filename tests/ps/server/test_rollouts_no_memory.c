@@ -1,6 +1,6 @@
 /* ps 0 leads a rollout while its memory runs short: nothing begins by halves, and the next attempt succeeds. */
-#include "tests/ps/server/leading.h"
 #include "tests/check.h"
+#include "tests/ps/server/leading.h"
 
 #include "tests/no_memory.h"
 

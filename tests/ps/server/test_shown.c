@@ -1,6 +1,6 @@
 /* What a ps shows on dashboards, and its answers to status queries. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 #include "ps/status.h"
 

@@ -1,6 +1,6 @@
 /* Synchronous steps on a ps: who waits, for how long and what ends the wait, and what the ps tell each other. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 static struct serving_session *first, *second;
 

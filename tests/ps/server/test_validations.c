@@ -1,6 +1,6 @@
 /* Validations on workers' own rows: who is waited for, who did worst, and how much is stored. */
-#include "tests/ps/server/asking.h"
 #include "tests/check.h"
+#include "tests/ps/server/asking.h"
 
 static struct serving_session *workers[SERVING_WORKERS];
 

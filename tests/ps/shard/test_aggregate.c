@@ -2,8 +2,8 @@
  * Synchronous steps and rounds compared with the reference: the mean or the median, in the order of workers, whichever
  * threads help; and their answers.
  */
-#include "tests/ps/twin.h"
 #include "tests/check.h"
+#include "tests/ps/twin.h"
 
 #include <math.h>
 #include <pthread.h>

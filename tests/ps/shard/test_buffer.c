@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "ps/shard.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { WORKERS = 3, MAX_PS = 3, GENERATION = 7, STEPS = 5, MOST = 5, THREADED_PUSHES = 40 };
 

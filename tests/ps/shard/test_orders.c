@@ -1,6 +1,6 @@
 /* Ordered snapshots: each step's state is kept until it is released, and no ordered step is lost. */
-#include "tests/ps/twin.h"
 #include "tests/check.h"
+#include "tests/ps/twin.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -10,8 +10,8 @@
 #include "net/message.h"
 #include "ps/store/codec.h"
 #include "ps/shard.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { WORKERS = 3, GENERATION = 5, STEPS = 24 };
 

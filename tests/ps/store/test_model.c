@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "ps/store/model.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 static struct test_random test_seed;
 

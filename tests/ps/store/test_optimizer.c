@@ -11,10 +11,10 @@
 #include "ps/store/optimizer.h"
 #include "ps/store/optimizer_kernels.h"
 #include "ps/store/optimizer_math.h"
+#include "tests/check.h"
 #include "tests/ps/store/apply.h"
 #include "tests/random.h"
 #include "tests/vectors/optimizer_vectors.h"
-#include "tests/check.h"
 
 enum { WEIGHTS = VECTOR_ROWS * VECTOR_COLS, MAX_N = 200 };
 

@@ -4,8 +4,8 @@
 
 #include "ps/store/rounds.h"
 #include "ps/store/store.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { ROUNDS = 20 };
 

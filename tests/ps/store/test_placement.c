@@ -1,7 +1,7 @@
 /* Placement: invariants of every policy for every model, and TensorFlow's results for some models. */
 #include "ps/store/model.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 static struct model lay_out(const int *layers, int count)
 {

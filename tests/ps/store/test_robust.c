@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "ps/store/rounds.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 enum { MOST = 70, FLOATS = 100 };
 

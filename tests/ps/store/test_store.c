@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "ps/store/store.h"
-#include "tests/random.h"
 #include "tests/check.h"
+#include "tests/random.h"
 
 static struct config_model model_config = {.layers = {23, 37, 10},
                                            .layer_count = 3,

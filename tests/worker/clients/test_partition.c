@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/check.h"
 #include "tests/random.h"
 #include "worker/clients/partition.h"
-#include "tests/check.h"
 
 enum { EXAMPLES = 6000, CLASSES = 10, MOST = 400 };
 

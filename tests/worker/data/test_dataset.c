@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "base/config.h"
+#include "tests/check.h"
 #include "worker/data/dataset.h"
 #include "worker/data/idx.h"
 #include "worker/data/synth.h"
-#include "tests/check.h"
 
 static char folder[64];
 

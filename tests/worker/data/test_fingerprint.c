@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/data/fingerprint.h"
 #include "tests/check.h"
+#include "worker/data/fingerprint.h"
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE };
 

@@ -1,6 +1,6 @@
 /* Images of other sizes become like MNIST's digits: 20 of 28 high, centred by mass, light on black. */
-#include "worker/data/image.h"
 #include "tests/check.h"
+#include "worker/data/image.h"
 
 #include <math.h>
 #include <stdlib.h>

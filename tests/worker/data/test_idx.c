@@ -7,9 +7,9 @@
 
 #include <zlib.h>
 
+#include "tests/check.h"
 #include "tests/random.h"
 #include "worker/data/idx.h"
-#include "tests/check.h"
 
 /* 2 images of 2x3 */
 static const uint8_t good[] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};

@@ -2,8 +2,8 @@
  * Decoders on bytes made here, whole, truncated and altered. Files of other programs are tested in
  * tests/test_export.py.
  */
-#include "worker/data/image.h"
 #include "tests/check.h"
+#include "worker/data/image.h"
 
 #include <stdio.h>
 #include <stdlib.h>

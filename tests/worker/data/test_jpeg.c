@@ -1,6 +1,6 @@
 /* JPEG files made here by the library's encoder: colours, orientations, progressive ones, damaged and hostile ones. */
-#include "worker/data/image.h"
 #include "tests/check.h"
+#include "worker/data/image.h"
 
 #include <stdio.h>
 #include <stdlib.h>

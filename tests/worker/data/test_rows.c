@@ -9,10 +9,10 @@
 /* cmocka needs the four headers above first. */
 #include "base/kernels.h"
 #include "ps/store/store.h"
+#include "tests/check.h"
 #include "tests/random.h"
 #include "tests/worker/network.h"
 #include "worker/engine.h"
-#include "tests/check.h"
 
 enum { MOST_WIDTH = 2048, MOST_LAYERS = 5 };
 

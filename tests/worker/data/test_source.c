@@ -1,6 +1,6 @@
 /* Blocks: split where they are large, shared out to the last example, in a new order every epoch. */
-#include "worker/data/source.h"
 #include "tests/check.h"
+#include "worker/data/source.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * Batches depend only on seed, task and step, wherever their examples lie. Those that stream come from the test's own
  * source: example i has label i, and its pixels say so too.
  */
-#include "worker/data/batch_source.h"
 #include "tests/check.h"
+#include "worker/data/batch_source.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/data/synth.h"
 #include "tests/check.h"
+#include "worker/data/synth.h"
 
 enum { COUNT = 2000 };
 

@@ -1,6 +1,6 @@
 /* Evaluation with an engine whose answers are in the images. */
-#include "worker/evaluation/evaluate.h"
 #include "tests/check.h"
+#include "worker/evaluation/evaluate.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
+#include "tests/check.h"
 #include "tests/worker/network.h"
 #include "worker/evaluation/kept_rows.h"
-#include "tests/check.h"
 
 enum { ROWS = 6 };
 

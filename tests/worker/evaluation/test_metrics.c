@@ -2,12 +2,12 @@
 #include <math.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
+#include "tests/check.h"
 #include "tests/random.h"
 #include "tests/vectors/metrics_vectors.h"
 #include "tests/worker/values_engine.h"
 #include "worker/evaluation/evaluate.h"
 #include "worker/evaluation/metrics.h"
-#include "tests/check.h"
 
 enum { MOST = 400 };
 

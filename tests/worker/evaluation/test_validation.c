@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the four headers above first. */
+#include "tests/check.h"
 #include "tests/random.h"
 #include "tests/worker/values_engine.h"
 #include "worker/evaluation/validation.h"
-#include "tests/check.h"
 
 enum { ROWS = 600, PARTS = 5, MOST_OUTPUTS = 4 };
 

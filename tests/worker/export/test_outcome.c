@@ -2,9 +2,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "tests/check.h"
 #include "worker/data/table/schema.h"
 #include "worker/export/outcome.h"
-#include "tests/check.h"
 
 static void make(struct trained *trained, struct schema *schema, enum schema_task task, int units, double threshold)
 {

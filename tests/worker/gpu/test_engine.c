@@ -2,8 +2,8 @@
  * The GPU engine's host side over a process whose device is the CPU engine: what it computes, and what a device that
  * fails at any point leaves behind, must be bit for bit what the CPU engine computes alone.
  */
-#include "worker/gpu/engine.h"
 #include "tests/check.h"
+#include "worker/gpu/engine.h"
 
 #include <math.h>
 #include <stdio.h>

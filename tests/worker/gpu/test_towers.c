@@ -1,8 +1,8 @@
 /*
  * CPU towers, which are always available: whatever their number, the bits are those of one engine with micro-batches.
  */
-#include "worker/gpu/engine.h"
 #include "tests/check.h"
+#include "worker/gpu/engine.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* How a worker handles batches that are late, missing, or invalid: the chief is the test's own server. */
-#include "tests/worker/remote/fetching.h"
 #include "tests/check.h"
 #include "tests/system.h"
+#include "tests/worker/remote/fetching.h"
 
 static bool has_no_thread;
 

@@ -1,6 +1,6 @@
 /* The chief's batches are those that the worker would have drawn, from memory, files, or rows. */
-#include "tests/worker/remote/fetching.h"
 #include "tests/check.h"
+#include "tests/worker/remote/fetching.h"
 
 #include <fcntl.h>
 

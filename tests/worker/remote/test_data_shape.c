@@ -1,6 +1,6 @@
 /* A worker without data asks worker 0 about them, until it gets an answer, and accepts nothing that does not fit. */
-#include "worker/remote/remote_worker.h"
 #include "tests/check.h"
+#include "worker/remote/remote_worker.h"
 
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"

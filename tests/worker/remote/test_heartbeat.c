@@ -2,8 +2,8 @@
  * Heartbeats to the test's own members: their contents and frequency, which answers count, and who learns that a ps is
  * silent. The clock runs by itself, and jumps where a test has no time to wait.
  */
-#include "worker/remote/heartbeat.h"
 #include "tests/check.h"
+#include "worker/remote/heartbeat.h"
 
 #include <errno.h>
 #include <math.h>
@@ -11,10 +11,10 @@
 
 #include "base/log.h"
 #include "ps/store/model.h"
-#include "tests/worker/remote/fake_member.h"
-#include "tests/worker/remote/story.h"
 #include "tests/own_clock.h"
 #include "tests/system.h"
+#include "tests/worker/remote/fake_member.h"
+#include "tests/worker/remote/story.h"
 
 enum { SERVERS = 3, WITHOUT_PARAMETERS = 2 };
 

@@ -11,12 +11,12 @@
 #include <pthread.h>
 
 #include "net/socket.h"
+#include "tests/system.h"
 #include "tests/worker/remote/story.h"
 #include "worker/data/dataset.h"
 #include "worker/remote/batches.h"
 #include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/heartbeat.h"
-#include "tests/system.h"
 
 enum { NEVER = 1 << 30 };
 

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/check.h"
 #include "tests/random.h"
 #include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
-#include "tests/check.h"
 
 enum { ROWS = 400, PARTS = 5, ROW_TEXT = 96 };
 

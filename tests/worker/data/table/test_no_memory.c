@@ -7,13 +7,13 @@
 #include <string.h>
 
 #include "base/config.h"
+#include "tests/check.h"
 #include "tests/net/loopback.h"
 #include "tests/no_memory.h"
 #include "worker/data/dataset.h"
 #include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 #include "worker/data/table/table.h"
-#include "tests/check.h"
 
 enum { MOST_CALLS = 2000, TRAINED = 30, TESTED = 8 };
 

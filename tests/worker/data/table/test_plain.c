@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/check.h"
 #include "tests/random.h"
 #include "worker/data/table/encode.h"
 #include "worker/data/table/split.h"
 #include "worker/data/table/survey.h"
-#include "tests/check.h"
 
 enum { MOST_ROWS = 1500, MOST_COLUMNS = 11, TIMES = 60, HEADER = 128 };
 

@@ -1,6 +1,6 @@
 /* Samples of numbers and their quantiles; times as they are written. */
-#include "worker/data/table/sample.h"
 #include "tests/check.h"
+#include "worker/data/table/sample.h"
 
 #include <math.h>
 #include <string.h>

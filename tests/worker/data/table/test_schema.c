@@ -1,6 +1,6 @@
 /* A checkpoint's preprocessing, possibly written by another program. */
-#include "worker/data/table/schema.h"
 #include "tests/check.h"
+#include "worker/data/table/schema.h"
 
 #include <string.h>
 

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "tests/check.h"
 #include "worker/data/table/dictionary.h"
 #include "worker/data/table/split.h"
-#include "tests/check.h"
 
 enum { MOST = 4000, LINE = 64 };
 

@@ -1,8 +1,8 @@
 /*
  * tf.train.Example: what is written reads back; every kind of image and label; anything else is refused with a reason.
  */
-#include "worker/data/tfrecord/example.h"
 #include "tests/check.h"
+#include "worker/data/tfrecord/example.h"
 
 #include <stdlib.h>
 #include <string.h>

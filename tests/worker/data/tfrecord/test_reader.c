@@ -1,6 +1,6 @@
 /* Records through the reader: whole, damaged, truncated, compressed; and larger than its buffer. */
-#include "worker/data/tfrecord/reader.h"
 #include "tests/check.h"
+#include "worker/data/tfrecord/reader.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -13,9 +13,9 @@
 #include <cmocka.h>
 
 #include "base/log.h"
+#include "tests/own_clock.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
-#include "tests/own_clock.h"
 
 enum { SERVERS = 2, TYPES = 40, NO_ANSWER = -1, OTHER_ANSWER = -2, BEYOND = -3, HALF = -4, PAST = -5, TORN = -6 };
 enum { OTHER_REQUEST = -7 };

@@ -2,15 +2,15 @@
 #ifndef TESTS_WORKER_REMOTE_EXCHANGE_SEVERAL_PS_H
 #define TESTS_WORKER_REMOTE_EXCHANGE_SEVERAL_PS_H
 
-#include "worker/remote/exchange/push_pull.h"
 #include "tests/check.h"
+#include "worker/remote/exchange/push_pull.h"
 
 #include <math.h>
 
+#include "tests/own_clock.h"
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
-#include "tests/own_clock.h"
 
 enum {
     MOST_SERVERS = 3,

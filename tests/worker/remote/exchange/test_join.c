@@ -1,6 +1,6 @@
 /* Several ps: which is asked for what and in which order, when shards fit together, and what is pulled from them. */
-#include "tests/worker/remote/exchange/several_ps.h"
 #include "tests/check.h"
+#include "tests/worker/remote/exchange/several_ps.h"
 
 /* --- Joining --- */
 

@@ -1,6 +1,6 @@
 /* The outbox: what goes in comes out, as runs within a ps's spans; zeros stay behind, and rounding loses nothing. */
-#include "worker/remote/exchange/outbox.h"
 #include "tests/check.h"
+#include "worker/remote/exchange/outbox.h"
 
 #include <float.h>
 #include <stdlib.h>

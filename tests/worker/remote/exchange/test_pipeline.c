@@ -1,6 +1,6 @@
 /* The pipeline: steps overlap with pushes, in order, on parameters as old as promised, and each push counts once. */
-#include "worker/remote/exchange/pipeline.h"
 #include "tests/check.h"
+#include "worker/remote/exchange/pipeline.h"
 
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/exchange/fake_ps.h"

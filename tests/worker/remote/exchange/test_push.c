@@ -2,8 +2,8 @@
  * Several ps: how their shards reach one step, which workers are selected for a round, and what each answer, silence or
  * refusal of a push means.
  */
-#include "tests/worker/remote/exchange/several_ps.h"
 #include "tests/check.h"
+#include "tests/worker/remote/exchange/several_ps.h"
 
 /* --- Pushing --- */
 

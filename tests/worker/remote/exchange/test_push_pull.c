@@ -2,8 +2,8 @@
  * Push and pull against a ps that breaks connections and refuses: each push counts once, and its error tells what to
  * do.
  */
-#include "worker/remote/exchange/push_pull.h"
 #include "tests/check.h"
+#include "worker/remote/exchange/push_pull.h"
 
 #include "base/config.h"
 #include "tests/worker/remote/exchange/fake_engine.h"

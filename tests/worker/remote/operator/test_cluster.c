@@ -15,9 +15,9 @@
 #include "base/process/signals.h"
 #include "base/progress.h"
 #include "ps/status.h"
+#include "tests/check.h"
 #include "tests/worker/remote/story.h"
 #include "worker/export/profile.h"
-#include "tests/check.h"
 
 static char marks[] = "/tmp/test_cluster_marks.XXXXXX"; /* in members: the value of MARKS */
 static double faster = 1;

@@ -3,11 +3,11 @@
 #include <pthread.h>
 
 #include "base/cli/commands.h"
+#include "tests/check.h"
 #include "tests/net/accepting.h"
 #include "tests/worker/remote/story.h"
 #include "base/clock.h"
 #include "net/socket.h"
-#include "tests/check.h"
 
 /* A member's HTTP server, for one request. */
 static struct member {

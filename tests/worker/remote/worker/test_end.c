@@ -1,6 +1,6 @@
 /* How a worker ends, whom it waits for then, and the result of the role as a whole; the world: world.h. */
-#include "tests/worker/remote/worker/bench.h"
 #include "tests/check.h"
+#include "tests/worker/remote/worker/bench.h"
 
 /* --- The end --- */
 

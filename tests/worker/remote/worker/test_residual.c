@@ -2,9 +2,9 @@
 #include <dirent.h>
 
 #include "base/file.h"
+#include "tests/check.h"
 #include "tests/worker/remote/story.h"
 #include "worker/remote/remote_worker.h"
-#include "tests/check.h"
 
 enum { COUNT = 20, MOST_FILES = 16 };
 

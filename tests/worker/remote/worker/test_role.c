@@ -2,8 +2,8 @@
  * What the role of a worker has around its steps: streaming data, the fleet that a chief shows, and its start and end
  * as a process. The world around it is that of world.h.
  */
-#include "tests/worker/remote/worker/bench.h"
 #include "tests/check.h"
+#include "tests/worker/remote/worker/bench.h"
 
 #include "observe/observe.h"
 #include "ps/status.h"

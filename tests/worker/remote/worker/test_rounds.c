@@ -2,8 +2,8 @@
  * Rounds of a worker (train.local_steps): which batches it draws, what it pushes, and what aborts a round. The world
  * around it is that of world.h.
  */
-#include "tests/worker/remote/worker/bench.h"
 #include "tests/check.h"
+#include "tests/worker/remote/worker/bench.h"
 
 static const char *const three_steps[] = {"task_index", "2", "issync", "true", "local_steps", "3", NULL};
 static const char *const two_epochs[] = {"task_index", "2", "issync", "true", "local_epochs", "2", NULL};
