@@ -1189,8 +1189,7 @@ const struct command command_rollout = {
         "trainer rollout abort\nRoll back; this, too, is signed.\n"
         "trainer rollout resume\nContinue after a pause, without the workers that failed.\n"
         "trainer rollout revert\nRestore the previous config as a new version.\n"
-        "trainer rollout sign --manifest=FILE\nAdd a second operator's signature to what the first one wrote there "
-        "with "
+        "trainer rollout sign --manifest=FILE\nAdd a second operator's signature to what the first one wrote there by "
         "--manifest, after showing it.\n"
         "trainer rollout propose --manifest=FILE\nRoll out what enough operators have signed.\n"
         "trainer rollout history\nThis machine's audit log; with --verify, whether it is whole.",
