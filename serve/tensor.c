@@ -753,7 +753,7 @@ static bool add_picture(struct intake *intake, struct json_value value, int64_t 
     return tensor_add_picture(intake, TENSOR_ANY, intake->row, row, error);
 }
 
-/* The column of that name; most clients send them in the model's order, so the expected one is tried first. -1: none. */
+/* The column of that name; most clients send them in the model's order: the expected one is tried first. -1: none. */
 static int column_of_name(const struct version *version, struct json_value name, int expected)
 {
     const int columns = intake_columns(version);

@@ -209,7 +209,7 @@ static bool scan_number(struct scanner *scanner)
 }
 
 /* An object's names so far, of which the first are compared with each later one. */
-struct names {
+struct seen_names {
     uint32_t count;
     uint32_t hashes[JSON_COMPARED_NAMES], sizes[JSON_COMPARED_NAMES];
     const uint8_t *texts[JSON_COMPARED_NAMES];
@@ -228,7 +228,7 @@ static uint32_t hash_name(const uint8_t *text, size_t size)
     return (uint32_t)(((hash ^ word) * 0x9E3779B97F4A7C15) >> 32);
 }
 
-static bool add_name(struct scanner *scanner, struct names *names, const uint8_t *text)
+static bool add_name(struct scanner *scanner, struct seen_names *names, const uint8_t *text)
 {
     const size_t size = (size_t)(scanner->at - text);
     const uint32_t hash = hash_name(text, size);
@@ -246,7 +246,7 @@ static bool add_name(struct scanner *scanner, struct names *names, const uint8_t
     return true;
 }
 
-static bool scan_name(struct scanner *scanner, struct names *names)
+static bool scan_name(struct scanner *scanner, struct seen_names *names)
 {
     const uint8_t *const text = scanner->at;
     if (peek(scanner) != '"') {
@@ -342,7 +342,7 @@ static bool scan_children(struct scanner *scanner, char close)
     if (!skip_space(scanner)) {
         return false;
     }
-    struct names names;
+    struct seen_names names;
     names.count = 0;
     bool more = peek(scanner) != close;
     while (more) {
