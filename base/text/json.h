@@ -28,8 +28,9 @@ struct json_place {
 /*
  * True if the bytes are one JSON value and nothing else: UTF-8 (a leading byte order mark is allowed), no NUL in
  * strings, escapes of whole code points only, at most JSON_MAX_DEPTH deep, no name twice in an object (as spelled; of
-    JSON_COMPARED_NAMES = 128, /* an object's first names: a later one that repeats one of them is an error */
-* / bool json_check(const char *text, size_t size, struct json_place *place, struct error *error);
+ * its first JSON_COMPARED_NAMES; who reads larger objects compares names itself). Otherwise sets place and error.
+ */
+bool json_check(const char *text, size_t size, struct json_place *place, struct error *error);
 
 /* The same for data: NaN, Infinity and -Infinity are numbers as well, as Python and others write them. */
 bool json_check_data(const char *text, size_t size, struct json_place *place, struct error *error);
