@@ -179,7 +179,8 @@ def test_a_table_that_is_named_may_have_any_ending(run, tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "export.dat").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
     assert "rename it, or name it with --train_files" in refusal(run, "--data_dir=d", "--target=y")
-    assert "40 rows of 2 columns" in run("data", "info", "--data_dir=d", "--target=y", "--train_files=export.dat").stdout
+    told = run("data", "info", "--data_dir=d", "--target=y", "--train_files=export.dat").stdout
+    assert "40 rows of 2 columns" in told
 
 
 def damaged(content, how):
