@@ -1,5 +1,5 @@
 /* trainer predict: a model's answers for pictures or for rows of a table. */
-#include "worker/export/predict.h"
+#include "worker/export/trained.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,6 @@
 #include "worker/data/table/schema.h"
 #include "worker/ensemble.h"
 #include "worker/export/outcome.h"
-#include "worker/export/trained.h"
 
 /* --- Rows of a table --- */
 
