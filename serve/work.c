@@ -549,8 +549,8 @@ static float *outputs_at(const struct worker *worker, const struct version *vers
 }
 
 /*
- * A call's rows, [call->count], and the engine for them: for images whose pixels are not levels of grey one that accepts
- * numbers, created for the first of them. NULL with an error: it can't be created.
+ * A call's rows, [call->count], and the engine for them: for images whose pixels are not levels of grey one that
+ * accepts numbers, created for the first of them. NULL with an error: it can't be created.
  */
 static struct engine *rows_of(struct worker *worker, struct version *version, const struct call *call,
                               struct examples *rows, struct error *error)

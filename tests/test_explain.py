@@ -1,5 +1,5 @@
-"""What each column contributes to a prediction, against all subsets of columns, by the command and by the server; and the
-spread of an ensemble in each of the server's routes."""
+"""What each column contributes to a prediction, against all subsets of columns, by the command and by the server; and
+the spread of an ensemble in each of the server's routes."""
 
 import csv
 import io
