@@ -61,6 +61,14 @@ def turned(seed, kind, format="JPEG", size=(16, 16)):
     return encoded(image.transpose(undo) if undo is not None else image, format, exif=exif)
 
 
+def turned_behind_the_pixels(seed, kind):
+    """The same with PNG's chunk of EXIF data moved to the end."""
+    file = turned(seed, kind, "PNG", (24, 16))
+    at = file.index(b"eXIf") - 4
+    size = 12 + int.from_bytes(file[at:at + 4], "big")
+    return file[:at] + file[at + size:-12] + file[at:at + size] + file[-12:]
+
+
 def mixed(seed, kind):
     side = random.Random(seed).randrange(12, 40)
     return encoded(sides(seed, kind, (side, side + 5)))
@@ -94,6 +102,8 @@ CASES = [
     Case("exif_orientation_of_png", "PNG third edition, eXIf; pillow#3043: screenshots of phones are turned, too",
          folders(lambda seed, kind: turned(seed, kind, "PNG", (24, 16))), [TRAIN],
          [accuracy(1), says("pictures of 16x24")]),
+    Case("exif_orientation_behind_the_pixels", "PNG third edition, 11.3.4.5: eXIf may appear before or after IDAT",
+         folders(turned_behind_the_pixels), [TRAIN], [accuracy(1), says("pictures of 16x24")]),
     Case("cmyk", "pillow#1662: a JPEG from a print shop has four inks",
          folders(lambda seed, kind: encoded(sides(seed, kind).convert("RGB").convert("CMYK"), "JPEG"), ending="jpg"),
          [TRAIN], [accuracy(1)]),

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -517,7 +518,7 @@ bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_p
 
 /* --- Shape --- */
 
-enum { USUAL_SIDE = 64, HEAD_BYTES = 64 << 10 };
+enum { USUAL_SIDE = 64, HEAD_BYTES = 64 << 10, LOG_EVERY_S = 10 };
 
 /* The heads of all pictures of a part. */
 struct heads {
@@ -530,14 +531,14 @@ static bool examine(struct image_head *head, const char *path, uint8_t *beginnin
 {
     uint8_t *bytes;
     size_t size = read_head(path, beginning, HEAD_BYTES);
-    bool more;
-    if (image_examine(head, beginning, size, &more, error)) {
-        return true;
+    bool more, done = image_examine(head, beginning, size, &more, error);
+    if (!more || size < HEAD_BYTES) {
+        return done;
     }
-    if (!more || size < HEAD_BYTES || !file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+    if (!file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
-    const bool done = image_examine(head, bytes, size, &more, error);
+    done = image_examine(head, bytes, size, &more, error);
     free(bytes);
     return done;
 }
@@ -683,16 +684,43 @@ static bool read_picture(const struct collection *collection, int picture, const
     return done || error_wrap(error, "%s", path);
 }
 
+#define BAD_PICTURE "a picture that cannot be read (raise --max_bad_records to leave it out)"
+
 /* False: there were too many; the error describes the last one. */
 static bool pass_over(int *bad, int most, struct error *error)
 {
     if (*bad >= most) {
-        return error_wrap(error, *bad == 0 ? "a picture that cannot be read (raise --max_bad_records to leave it out)"
-                                           : "more pictures than --max_bad_records cannot be read");
+        return error_wrap(error, *bad == 0 ? BAD_PICTURE : "more pictures than --max_bad_records cannot be read");
     }
     ++*bad;
     log_warning("%s; left out", error->text);
     return true;
+}
+
+/* Removes those that can't be read, so that a set that streams has none. */
+static bool leave_out_bad(struct collection *collection, const struct image_shape *shape, int max_bad_records,
+                          struct error *error)
+{
+    uint8_t *fitted = must_alloc(image_values(shape), "a picture");
+    int bad = 0, kept = 0;
+    bool done = true;
+    double logged_s = clock_monotonic_s();
+    for (int i = 0; i < collection->count; i++) {
+        const bool is_good = done && read_picture(collection, i, shape, fitted, error);
+        done = done && (is_good || pass_over(&bad, max_bad_records, error));
+        if (is_good || !done) {
+            collection->pictures[kept++] = collection->pictures[i];
+        } else {
+            free(collection->pictures[i].name);
+        }
+        if (clock_monotonic_s() - logged_s >= LOG_EVERY_S) {
+            logged_s = clock_monotonic_s();
+            log_info("%s: %d of %d pictures checked, which will stream", collection->path, i + 1, collection->count);
+        }
+    }
+    collection->count = kept;
+    free(fitted);
+    return done;
 }
 
 /* The first `count` pictures, less those that can't be read. */
@@ -741,7 +769,7 @@ static bool source_read(struct example_reader *reader, const struct stream_block
     for (int i = 0; i < into->count; i++) {
         int picture = (int)(block->offset + block->skip + first) + i;
         if (!read_picture(&source->collection, picture, &source->shape, into->images + (size_t)i * pixels, error)) {
-            return false;
+            return error_wrap(error, BAD_PICTURE);
         }
         into->labels[i] = collection_label(&source->collection, picture);
     }
@@ -810,7 +838,10 @@ bool folders_read(struct examples *examples, const struct folders_part *part, co
     struct collection collection;
     bool done = list_part(&collection, part, error);
     const uint64_t of_picture = image_values(shape) + sizeof *examples->labels;
-    bool too_large = (uint64_t)collection.count * of_picture > overflow->limit;
+    const bool too_large = (uint64_t)collection.count * of_picture > overflow->limit;
+    if (done && too_large && part->max_bad_records > 0) {
+        done = leave_out_bad(&collection, shape, part->max_bad_records, error);
+    }
     overflow_settle(overflow, collection.count);
     int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;
     done = done && read_pictures(examples, &collection, count, shape, part->max_bad_records, error) &&

@@ -47,8 +47,8 @@ struct folders_part {
 
 /*
  * All pictures are fitted to the shape. One that cannot be read is an error that names it, but up to max_bad_records
- * are left out, each with a warning. If the pictures exceed the overflow's limit and stream from disk, the error comes
- * when the file is read.
+ * are left out, each with a warning. Pictures that exceed the overflow's limit stream from disk: if some may be bad,
+ * all are read once before; otherwise the error comes when the file is read.
  */
 bool folders_read(struct examples *examples, const struct folders_part *part, const struct image_shape *shape,
                   struct overflow *overflow, struct error *error);

@@ -289,6 +289,32 @@ static int find_data(const struct shapes *shapes, int header, struct column_tall
     return data;
 }
 
+int header_count_empty(const struct csv_row *row)
+{
+    int empty = 0;
+    for (int i = 0; i < row->count; i++) {
+        size_t size = row->fields[i].size;
+        csv_trim(row->fields[i].text, &size);
+        empty += size == 0;
+    }
+    return empty;
+}
+
+/* The most in any row of data, but the last one if that ends the file. */
+static int find_most_empty(const struct shapes *shapes, int data)
+{
+    struct csv_row row;
+    struct error ignored;
+    int most = 0;
+    bool is_there = data < shapes->count && header_look(shapes->csv, data, &row);
+    for (int i = data; is_there && (i + 1 < shapes->count || shapes->count == MOST_ROWS); i++) {
+        const int empty = header_count_empty(&row);
+        most = empty > most ? empty : most;
+        is_there = i + 1 < shapes->count && csv_look(shapes->csv, &row, &ignored) == CSV_ROW;
+    }
+    return most;
+}
+
 /* Are the fields from `first` on empty in all rows of data? */
 static bool are_empty(const struct shapes *shapes, int data, int first)
 {
@@ -404,6 +430,7 @@ bool header_find(struct csv_header *header, struct csv_reader *csv, const struct
     header->has_comments = shapes.first > 0;
     header->data = header->at >= 0 ? find_data(&shapes, header->at, tallies, shapes.fields[header->at]) : shapes.first;
     free(tallies);
+    header->most_empty = find_most_empty(&shapes, header->data);
     find_columns(header, &shapes);
     report_header(header, &shapes);
     keep_line(header, &shapes);

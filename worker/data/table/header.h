@@ -17,6 +17,7 @@ struct csv_header {
     int skipped;            /* fields of the row of names before the first name */
     bool lacks_first;       /* R: the first column, of row names, has no name */
     bool has_comments;      /* the file begins with them */
+    int most_empty;         /* empty fields of any of the first rows of data */
     char line[HEADER_LINE]; /* the beginning of the row of names, or of the first row */
     char note[HEADER_NOTE]; /* what is left out: "line 1 (before the names)"; "": nothing */
 };
@@ -30,6 +31,9 @@ bool header_find(struct csv_header *header, struct csv_reader *csv, const struct
 
 /* Looks at the row with that index. */
 bool header_look(struct csv_reader *csv, int index, struct csv_row *row);
+
+/* How many of its fields are empty or blank. */
+int header_count_empty(const struct csv_row *row);
 
 /* A name without blanks and a comment's sign. */
 const char *header_name(const struct csv_field *field, size_t *size);

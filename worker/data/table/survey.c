@@ -442,6 +442,19 @@ static bool is_no_class(const struct survey_column *column)
            column->texts == 0;
 }
 
+/* 00123, which a quantity is not written as; 05 may be one. */
+static bool is_padded(const struct csv_field *field)
+{
+    enum { SHORTEST = 3 };
+    size_t size = field->size;
+    const char *text = csv_trim(field->text, &size);
+    bool is_it = size >= SHORTEST && text[0] == '0';
+    for (size_t i = 1; i < size && is_it; i++) {
+        is_it = text[i] >= '0' && text[i] <= '9';
+    }
+    return is_it;
+}
+
 static void add_number(struct survey_column *column, const struct row *row, int index, double number)
 {
     moments_add(&column->numbers, number);
@@ -450,6 +463,8 @@ static void add_number(struct survey_column *column, const struct row *row, int 
     column->maximum = number > column->maximum ? number : column->maximum;
     if (column->calendar) {
         add_date(column->calendar, number);
+    } else if (row->fields) {
+        column->padded += is_padded(&row->fields[index]);
     }
     if (column->notation.unit[0] == '%') { /* without one, 0 is the same */
         column->with_unit += number == 0 || memchr(row->fields[index].text, '%', row->fields[index].size) ||
@@ -513,7 +528,7 @@ bool survey_add_value(struct survey *survey, const struct rows *rows, const stru
             *kept = number;
         }
     }
-    if (column->is_collected && is_no_class(column)) {
+    if (column->is_collected && is_no_class(column) && survey->loss != LOSS_SOFTMAX) {
         stop_counting(survey, column);
     }
     return !column->is_collected || count_value(survey, column, row, index);

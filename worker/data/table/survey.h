@@ -50,6 +50,7 @@ struct survey_column {
     unsigned orders, all_orders; /* those of all dates, and of any */
     struct notation_clues clues;
     int64_t with_unit;             /* of the numbers */
+    int64_t padded;                /* of the numbers: whole ones with zeros in front, as codes are written */
     struct survey_dates *calendar; /* NULL: no dates */
     bool is_integer;               /* all numbers are integers */
     double minimum, maximum;

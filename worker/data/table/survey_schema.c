@@ -172,11 +172,16 @@ static bool add_dates(struct schema *schema, const struct survey_column *column,
     return true;
 }
 
-/* A word behind numbers, which are used without it. */
-static void log_unit(const struct survey_column *column, const char *name)
+/* A word behind numbers, which are used without it, or zeros in front of them. */
+static void log_spelling(const struct survey_column *column, const char *name)
 {
     if (notation_has_word(&column->notation)) {
         log_info("%s: column %.64s: numbers with the unit %s", name, column->name, column->notation.unit);
+    } else if (column->padded > 0 && !is_text(column) && column->use == USE_FEATURE) {
+        log_info(
+            "%s: column %.64s: some numbers have zeros in front; if they are codes, --categorical=%.64s makes each "
+            "a category",
+            name, column->name, column->name);
     }
 }
 
@@ -190,7 +195,7 @@ static void warn_of_doubt(const struct survey_column *column, const char *name)
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
-    log_unit(column, name);
+    log_spelling(column, name);
     warn_of_doubt(column, name);
     if (column->is_index) {
         log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)",
@@ -237,7 +242,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
 static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
 {
     const bool has_classes = schema->task == TASK_CLASS;
-    log_unit(column, name);
+    log_spelling(column, name);
     warn_of_doubt(column, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_TARGET, has_classes ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
@@ -338,7 +343,13 @@ static void report_task(const struct targets *targets, enum schema_task task, en
     if (loss != LOSS_AUTO || targets->count > 1 || is_text(target) || target->numbers.count == 0) {
         return;
     }
-    if (task == TASK_CLASS) {
+    const bool has_unit = notation_has_word(&target->notation);
+    if (task == TASK_NUMBERS && (target->padded > 0 || (has_unit && target->is_integer))) {
+        log_warning("target %.64s: its values are read as numbers%s%s and learned as a quantity (regression); if they "
+                    "are codes, --categorical=%.64s learns each as a class, as it is written",
+                    target->name, has_unit ? " with the unit " : ", some with zeros in front,",
+                    has_unit ? target->notation.unit : "", target->name);
+    } else if (task == TASK_CLASS) {
         log_info("target %.64s: its %d whole numbers are learned as classes; --loss=mse learns a number", target->name,
                  target->values.count);
     } else if (target->is_integer && !target->has_too_many) {
