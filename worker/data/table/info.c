@@ -61,7 +61,7 @@ static void describe_inputs(const struct survey *survey, const struct survey_col
     } else if (column->missing == survey->rows) {
         snprintf(text, BECOMES, "left out: empty");
     } else if (column->is_index) {
-        snprintf(text, BECOMES, "left out: it only counts the rows");
+        snprintf(text, BECOMES, "left out: it only identifies the rows");
     } else if (are_dates(column)) {
         size_t used = (size_t)snprintf(text, BECOMES, "date");
         for (int i = 0; i < DATE_PARTS; i++) {

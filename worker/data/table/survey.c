@@ -142,7 +142,7 @@ static enum survey_use use_of(const struct rows *rows, int column, const struct 
 /* Are a column's values counted from the first row on? */
 static bool is_collected(const struct survey *survey, const struct survey_column *column)
 {
-    return column->is_category || survey->counts_all || column->is_nameless ||
+    return column->is_category || survey->counts_all || column->may_be_index ||
            (column->use == USE_TARGET && (survey->loss == LOSS_AUTO || survey->loss == LOSS_SOFTMAX));
 }
 
@@ -178,7 +178,7 @@ void survey_forget(struct survey *survey)
                                          .use = kept.use,
                                          .is_category = kept.is_category,
                                          .is_number = kept.is_number,
-                                         .is_nameless = kept.is_nameless,
+                                         .may_be_index = kept.may_be_index,
                                          .is_read_again = kept.is_read_again,
                                          .notation = kept.notation,
                                          .dates = kept.dates,
@@ -193,12 +193,29 @@ void survey_forget(struct survey *survey)
     }
 }
 
-/* The first column without a name, as data frames write their index, unless the config names it. */
+/* Is it a name that people give to what tells rows apart: "id", "RowNumber", "customer_id", "PassengerId"? */
+static bool names_identifiers(const char *name)
+{
+    static const char *const names[] = {"id",       "index", "idx", "row", "rowid", "row_number", "rownumber",
+                                        "rownum",   "nr",    "nr.", "no",  "no.",   "#",          "record",
+                                        "lfd. nr.", "sno",   "obs", "uid", "key",   "serial",     "serial no."};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcasecmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return length > 2 && (strcmp(name + length - 2, "Id") == 0 || strcmp(name + length - 2, "ID") == 0 ||
+                          (strchr("_ -.", name[length - 3]) && strcasecmp(name + length - 2, "id") == 0));
+}
+
+/* The first column without a name, as data frames write their index, or an identifier, unless the config names it. */
 static bool may_be_index(const struct rows *rows, int column, const struct config_data *data)
 {
-    const bool is_nameless =
-        (column == 0 && rows_lacks_first_name(rows)) || strncmp(rows_column_name(rows, column), "Unnamed: 0", 10) == 0;
-    return is_nameless && !is_listed(&data->features, rows, column) && !is_listed(&data->categorical, rows, column);
+    const char *name = rows_column_name(rows, column);
+    const bool is_by_name =
+        (column == 0 && rows_lacks_first_name(rows)) || strncmp(name, "Unnamed: 0", 10) == 0 || names_identifiers(name);
+    return is_by_name && !is_listed(&data->features, rows, column) && !is_listed(&data->categorical, rows, column);
 }
 
 void survey_next_file(struct survey *survey)
@@ -245,7 +262,7 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
         survey->count++;
         column->use = use_of(rows, i, &config->data);
         column->is_category = is_listed(&config->data.categorical, rows, i);
-        column->is_nameless = column->use == USE_FEATURE && may_be_index(rows, i, &config->data);
+        column->may_be_index = column->use == USE_FEATURE && may_be_index(rows, i, &config->data);
         if (config->data.decimal == DECIMAL_COMMA && rows_is_text(rows)) {
             column->notation = (struct notation){.decimal = ',', .group = '.'};
         }
@@ -823,10 +840,10 @@ static void settle_marks(struct survey_column *column)
     column->marks = 0;
 }
 
-/* Does the column count the rows? Each file begins anew. */
+/* Is its whole number another one in each row? Each file may begin anew. */
 static bool is_index(const struct survey *survey, const struct survey_column *column)
 {
-    if (!column->is_nameless || column->missing + column->texts + column->infinite > 0 || !column->is_integer ||
+    if (!column->may_be_index || column->missing + column->texts + column->infinite > 0 || !column->is_integer ||
         column->numbers.count == 0 || column->minimum < 0) {
         return false;
     }
@@ -835,7 +852,7 @@ static bool is_index(const struct survey *survey, const struct survey_column *co
             return false;
         }
     }
-    return !column->has_too_many || column->maximum < 2 * (double)survey->rows;
+    return true; /* where they are too many to be kept, those that are kept stand for all */
 }
 
 static void settle_column(struct survey_column *column)

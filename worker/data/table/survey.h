@@ -32,8 +32,8 @@ struct survey_column {
     enum survey_use use;
     bool is_category;   /* by the config, or because a first pass found texts among numbers */
     bool is_number;     /* because a first pass found few texts among numbers; these count as faults */
-    bool is_nameless;   /* the first column, without a name */
-    bool is_index;      /* it counts the rows, as data frames write it */
+    bool may_be_index;  /* by its name, or as it is the first and has none */
+    bool is_index;      /* its number is another one in each row: it identifies them */
     bool is_read_again; /* by a notation that a first pass found */
     /* How a first pass found its values to be written; plain, and DATES_AUTO, until then. */
     struct notation notation;

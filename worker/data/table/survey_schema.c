@@ -198,7 +198,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
     log_spelling(column, name);
     warn_of_doubt(column, name);
     if (column->is_index) {
-        log_warning("%s: column %.64s only counts the rows; it is left out (--features or --categorical keeps it)",
+        log_warning("%s: column %.64s only identifies the rows; it is left out (--features or --categorical keeps it)",
                     name, column->name);
         return true;
     }
