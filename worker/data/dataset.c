@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@
 #include "worker/data/image.h"
 #include "worker/data/names.h"
 #include "worker/data/source.h"
+#include "worker/data/stream.h"
 #include "worker/data/streaming.h"
 #include "worker/data/synth.h"
 #include "worker/data/table/encode.h"
@@ -282,7 +284,22 @@ static const struct data_kind kinds[] = {
 
 enum { SHOWN_NAMES = 3 };
 
-/* "is empty", or "holds notes.txt, a.jpg, b.jpg and 12 more". */
+/* What a file is if that is known and of no use, such as an archive; NULL: it isn't. */
+static const struct file_kind *kind_of_file(const char *folder, const char *name)
+{
+    char path[DATA_MAX_PATH];
+    uint8_t head[SIGNATURE_HEAD];
+    struct error ignored;
+    const int fd =
+        file_join(path, sizeof path, folder, name, &ignored) ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    const ssize_t size = fd >= 0 ? read(fd, head, sizeof head) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return size > 0 ? signature_find(head, (size_t)size) : NULL;
+}
+
+/* "is empty", or "holds notes.txt, a.zip (a ZIP archive; unpack it), b.jpg and 12 more". */
 static void say_content(const char *folder, char *text, size_t size)
 {
     struct names names;
@@ -296,7 +313,11 @@ static void say_content(const char *folder, char *text, size_t size)
     used = (size_t)snprintf(text, size, "holds ");
     for (int i = 0; i < names.count && i < SHOWN_NAMES && used < size; i++) {
         const char *before = i == 0 ? "" : i + 1 == names.count ? " and " : ", ";
+        const struct file_kind *kind = kind_of_file(folder, names.items[i]);
         used += (size_t)snprintf(text + used, size - used, "%s%.48s", before, names.items[i]);
+        if (kind && used < size) {
+            used += (size_t)snprintf(text + used, size - used, " (%s; %s)", kind->what, kind->remedy);
+        }
     }
     if (names.count > SHOWN_NAMES && used < size) {
         snprintf(text + used, size - used, " and %d more", names.count - SHOWN_NAMES);
@@ -342,7 +363,7 @@ static void say_wanted(enum data_source source, enum dataset_part part, const st
 static bool found_say_missing(enum data_source source, enum dataset_part part, const struct config *config,
                               struct error *error)
 {
-    char content[256], wanted[512];
+    char content[480], wanted[512];
     say_content(config->data.data_dir, content, sizeof content);
     say_wanted(source, part, config, wanted, sizeof wanted);
     error_set(error, "%.300s %s, and %s", config->data.data_dir, content, wanted);

@@ -410,6 +410,7 @@ static const struct file_kind *find_text(const char *bytes, size_t size)
                                   xml = {"an XML file", "save it as CSV"},
                                   weka = {"an ARFF file, of Weka",
                                           "save it as CSV: the attributes' names, then the lines after @data"},
+                                  json = {"JSON", "save it as CSV (pandas.read_json(...).to_csv(..., index=False))"},
                                   lfs = {"a pointer of Git LFS instead of the file", "fetch it: git lfs pull"};
     if ((*bytes == '@' || *bytes == '%') && (contains(bytes, size, "@relation") || contains(bytes, size, "@RELATION") ||
                                              contains(bytes, size, "@Relation"))) {
@@ -422,6 +423,10 @@ static const struct file_kind *find_text(const char *bytes, size_t size)
     if ((size >= 14 && strncasecmp(bytes, "<!DOCTYPE html", 14) == 0) ||
         (size >= 5 && strncasecmp(bytes, "<html", 5) == 0)) {
         return &page;
+    }
+    const char *value = bytes + 1 + (size > 1 && bytes[0] == '[' && bytes[1] == '{');
+    if (size > 8 && (bytes[0] == '{' || value > bytes + 1) && (*value == '"' || *value == ' ' || *value == '\n')) {
+        return &json;
     }
     return size >= 5 && memcmp(bytes, "<?xml", 5) == 0                                          ? &xml
            : size >= 42 && memcmp(bytes, "version https://git-lfs.github.com/spec/v1", 42) == 0 ? &lfs

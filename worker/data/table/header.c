@@ -62,7 +62,8 @@ static bool find_shapes(struct shapes *shapes, struct csv_reader *csv, struct er
     while (shapes->count < MOST_ROWS && (status = csv_look(csv, &row, error)) == CSV_ROW) {
         shapes->fields[shapes->count] = row.count;
         shapes->lines[shapes->count] = row.line;
-        shapes->is_comment[shapes->count++] = row.raw_size > 0 && row.raw[0] == '#';
+        shapes->is_comment[shapes->count++] =
+            row.raw_size > 0 && row.raw[0] == '#' && !number_is_mark(row.fields[0].text, row.fields[0].size); /* #N/A */
     }
     if (status == CSV_FAILED) {
         return false;

@@ -31,6 +31,7 @@ struct survey_column {
     char *name;
     enum survey_use use;
     bool is_category;   /* by the config, or because a first pass found texts among numbers */
+    bool is_mixed;      /* it is a category for the latter reason */
     bool is_number;     /* because a first pass found few texts among numbers; these count as faults */
     bool may_be_index;  /* by its name, or as it is the first and has none */
     bool is_index;      /* its number is another one in each row: it identifies them */
@@ -54,6 +55,9 @@ struct survey_column {
     struct survey_dates *calendar; /* NULL: no dates */
     bool is_integer;               /* all numbers are integers */
     double minimum, maximum;
+    /* Of a text file: how many numbers are the ends, and the next ones to them. */
+    int64_t at_minimum, at_maximum;
+    double next_minimum, next_maximum;
     struct moments numbers;
     struct dictionary values;
     char examples[SURVEY_EXAMPLES][SURVEY_EXAMPLE]; /* the first different values, if all are counted for people */

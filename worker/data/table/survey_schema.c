@@ -4,6 +4,8 @@
  */
 #include "worker/data/table/survey_schema.h"
 
+#include <ctype.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,6 +75,9 @@ static void find_scale(struct schema_column *to, const struct survey_column *fro
         to->center = from->numbers.mean;
         to->scale = sqrt(from->numbers.squares / count);
     }
+    if (to->scale < DBL_MIN) { /* squares of such small numbers are 0 */
+        to->scale = from->maximum - from->minimum;
+    }
 }
 
 /*
@@ -106,6 +111,38 @@ static bool find_edges(struct schema_column *to, const struct survey_column *fro
 
 /* --- Columns --- */
 
+/* 999, -99 and the like. */
+static bool is_of_nines(double number)
+{
+    const double size = fabs(number);
+    for (double nines = 99; nines < 1e9; nines = 10 * nines + 9) {
+        if (size >= nines && size <= nines) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Numbers or dates far from all others, which people write for none. */
+static void warn_of_stand_in(const struct survey_column *column, const char *name)
+{
+    const bool is_low =
+        column->at_minimum > 1 && column->minimum < 0 && column->next_minimum >= 0 && is_of_nines(column->minimum);
+    const bool is_high = column->at_maximum > 1 && column->maximum > 99 && is_of_nines(column->maximum) &&
+                         2 * column->next_maximum < column->maximum;
+    enum { FAR_YEAR = 2999 };
+    if (column->calendar && column->calendar->maximum[DATE_YEAR] >= FAR_YEAR) {
+        log_warning("%s: column %.64s: has dates up to the year %.0f; if such a date stands for none, name it as it is "
+                    "written, such as --missing=9999-12-31",
+                    name, column->name, column->calendar->maximum[DATE_YEAR]);
+    } else if (!is_text(column) && !column->calendar && (is_low || is_high)) {
+        const double number = is_low ? column->minimum : column->maximum;
+        log_warning("%s: column %.64s: %lld of its numbers are %.0f, far from all others; if it stands for a missing "
+                    "value: --missing=%.0f",
+                    name, column->name, (long long)(is_low ? column->at_minimum : column->at_maximum), number, number);
+    }
+}
+
 /* Columns that are useless, or too good. */
 static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
 {
@@ -118,8 +155,8 @@ static void warn_of(const struct survey_column *column, const struct survey *sur
         log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
                     "known when predicting, leave it out (--ignore=%.64s)",
                     name, column->name, survey->columns[__builtin_ctzll(column->same)].name, column->name);
-    } else if (is_text(column) && !column->is_category && column->doubt[0] == '\0' && values >= FEW_ROWS &&
-               2 * column->values.count > values) {
+    } else if (is_text(column) && (!column->is_category || column->is_mixed) && column->doubt[0] == '\0' &&
+               values >= FEW_ROWS && 2 * column->values.count > values) {
         log_warning(
             "%s: column %.64s is read as text, %d different ones in %lld rows, such as \"%.32s\": as categories "
             "they say little of other rows; if they are numbers, write each as one number alone "
@@ -197,6 +234,7 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
 {
     log_spelling(column, name);
     warn_of_doubt(column, name);
+    warn_of_stand_in(column, name);
     if (column->is_index) {
         log_warning("%s: column %.64s only identifies the rows; it is left out (--features or --categorical keeps it)",
                     name, column->name);
@@ -239,9 +277,55 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
     return data->scaling != SCALING_ROBUST || find_robust_scale(added, survey, (int)(column - survey->columns));
 }
 
-static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
+/* Whether two texts differ only by the case of letters and by blanks. */
+static bool are_alike(const char *a, const char *b)
+{
+    for (;;) {
+        while (*a == ' ' || (unsigned char)*a == 0xC2 || (unsigned char)*a == 0xA0) { /* no-break, too */
+            a++;
+        }
+        while (*b == ' ' || (unsigned char)*b == 0xC2 || (unsigned char)*b == 0xA0) {
+            b++;
+        }
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) {
+            return false;
+        }
+        if (*a == '\0') {
+            return true;
+        }
+        a++;
+        b++;
+    }
+}
+
+/* Classes that may be one, or that are hardly any. */
+static void warn_of_classes(const struct survey_column *column, int64_t rows, const char *name)
+{
+    enum { MOST_COMPARED = 256, FEW_ROWS = 30 };
+    const struct dictionary *classes = &column->values;
+    if (classes->count > MOST_CLASSES && 2 * (int64_t)classes->count > rows && rows >= FEW_ROWS) {
+        log_warning("%s: the target %.64s has %d different texts in %lld rows, such as \"%.32s\", each learned as a "
+                    "class; to learn a number or a time, write it as one number alone",
+                    name, column->name, classes->count, (long long)rows, dictionary_text(classes, 0));
+    }
+    for (int i = 0; classes->count <= MOST_COMPARED && i < classes->count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (are_alike(dictionary_text(classes, i), dictionary_text(classes, j))) {
+                log_warning("%s: the target %.64s has classes that differ only by upper and lower case or blanks, such "
+                            "as \"%.32s\" and \"%.32s\"; if they are one, write them alike",
+                            name, column->name, dictionary_text(classes, j), dictionary_text(classes, i));
+                return;
+            }
+        }
+    }
+}
+
+static bool add_target(struct schema *schema, struct survey_column *column, int64_t rows, const char *name)
 {
     const bool has_classes = schema->task == TASK_CLASS;
+    if (has_classes && column->texts > 0) {
+        warn_of_classes(column, rows, name);
+    }
     log_spelling(column, name);
     warn_of_doubt(column, name);
     struct schema_column *added =
@@ -414,7 +498,7 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
         bool done = true;
         if (column->use == use) {
             done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
-                   : use == USE_TARGET ? add_target(schema, column, name)
+                   : use == USE_TARGET ? add_target(schema, column, survey->rows, name)
                                        : add_weight(schema, column);
         }
         if (!done) {
