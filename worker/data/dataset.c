@@ -315,7 +315,7 @@ static void say_content(const char *folder, char *text, size_t size)
         const char *before = i == 0 ? "" : i + 1 == names.count ? " and " : ", ";
         const struct file_kind *kind = kind_of_file(folder, names.items[i]);
         used += (size_t)snprintf(text + used, size - used, "%s%.48s", before, names.items[i]);
-        if (kind && used < size) {
+        if (kind && !strstr(kind->what, "picture") && used < size) {
             used += (size_t)snprintf(text + used, size - used, " (%s; %s)", kind->what, kind->remedy);
         }
     }
@@ -1010,6 +1010,7 @@ static bool describe_folders(struct dataset *dataset, const char *training, cons
         return false;
     }
     dataset->shares_test = test[0] == '\0';
+    folders_warn_of_unused(config->data.data_dir, training);
     return folders_class_names(&dataset->class_names, training, error);
 }
 
