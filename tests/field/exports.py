@@ -166,11 +166,6 @@ CASES = [
     Case("lines_of_json", "BigQuery, Elasticsearch export lines of JSON, whatever the file is called",
          file(*[f'{{"a": {i}, "y": {i % 2}}}' for i in range(20)]), [TRAIN],
          [fails("train.csv: is JSON", "pandas.read_json")]),
-    *[Case(f"folder_of_{what.split()[0]}", "Kaggle: what was downloaded is an archive, or of another kind",
-           {name: content}, [TRAIN], [fails(what)])
-      for name, content, what in (("d/train.zip", b"PK\3\4" + bytes(40), "train.zip (a ZIP archive; unpack it)"),
-                                  ("d/train.json", '[{"a": 1, "y": 2}]', "train.json (JSON; save it as CSV"),
-                                  ("d/t.csv.bz2", b"BZh91AY&SY", "t.csv.bz2 (packed by bzip2; unpack it"))],
     Case("table_to_validate_with", "Hugging Face, Kaggle: train.csv, val.csv and test.csv",
          {"d/train.csv": learnable(), "d/val.csv": learnable(seed=8), "d/test.csv": learnable(seed=9)}, [TRAIN],
          [accuracy(0.75), says("d: 1 other table is not used (val.csv)", "--validation_size")]),
