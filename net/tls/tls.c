@@ -46,7 +46,7 @@ struct handshake {
     bool server;
     bool failed; /* transport_receive failed: see `failure` */
     struct error failure;
-    char verify_error[256]; /* why the peer's certificate was not accepted; "" if it was */
+    char verify_error[512]; /* why the peer's certificate was not accepted; "" if it was */
     struct record_filter filter;
     uint64_t sent;              /* our records under the handshake keys */
     const char *protocol_error; /* a violation of the protocol that mbedTLS did not detect; NULL: none */
@@ -190,6 +190,19 @@ static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *ce
     }
 }
 
+/* Of one that is trusted otherwise. */
+static void verify_not_revoked(struct handshake *handshake, const mbedtls_x509_crt *certificate, uint32_t *flags)
+{
+    struct revocation_peer *peer = &handshake->connection->watch.peer;
+    peer->member = handshake->connection->credential;
+    peer->issued_s = credentials_issued_s(certificate);
+    crypto_generichash(peer->key, sizeof peer->key, certificate->pk_raw.p, certificate->pk_raw.len, NULL, 0);
+    if (revocations_name(handshake->credentials->revocations, peer, handshake->verify_error,
+                         sizeof handshake->verify_error)) {
+        *flags |= MBEDTLS_X509_BADCERT_REVOKED;
+    }
+}
+
 static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     struct handshake *handshake = context;
@@ -197,6 +210,9 @@ static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint3
         verify_pinned(handshake, certificate, depth, flags);
     } else {
         verify_named(handshake, certificate, depth, flags);
+    }
+    if (depth == 0 && *flags == 0) {
+        verify_not_revoked(handshake, certificate, flags);
     }
     return 0;
 }
@@ -489,6 +505,8 @@ static bool check_certificate(struct handshake *handshake, double started_s, dou
         alert = MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA;
     } else if (flags & (MBEDTLS_X509_BADCERT_EXPIRED | MBEDTLS_X509_BADCERT_FUTURE)) {
         alert = MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED; /* TLS has no other for one that is not valid yet */
+    } else if (flags & MBEDTLS_X509_BADCERT_REVOKED) {
+        alert = MBEDTLS_SSL_ALERT_MSG_CERT_REVOKED;
     } else if (flags & MBEDTLS_X509_BADCERT_CN_MISMATCH) {
         alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
     }

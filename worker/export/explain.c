@@ -300,5 +300,6 @@ const struct command command_explain = {
         "shuffles. Redundant columns share their importance, or hide it: the model still has the other one.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_explain,
 };
