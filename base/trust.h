@@ -57,7 +57,8 @@ bool trust_public_key(const char *path, struct error *error);
 void trust_hide_memory(void);
 
 /*
- * The same for a secret, which must not be readable by everybody either; and trust_hide_memory. what: "key" or "token", for the error.
+ * The same for a secret, which must not be readable by everybody either; and trust_hide_memory. what: "key" or "token",
+ * for the error.
  */
 bool trust_secret(const char *path, const char *what, struct error *error);
 

@@ -23,7 +23,6 @@
 #include "base/copy.h"
 #include "base/memory.h"
 #include "base/simulation.h"
-#include "net/credentials.h"
 #include "net/local.h"
 #include "net/transport.h"
 
@@ -392,11 +391,6 @@ static bool open_transport(struct connection *connection, const struct credentia
     const bool done = !connection->transport->open ||
                       connection->transport->open(connection, credentials, expected, server, deadline_s, error);
     connection->shaking = false;
-    if (done && credentials &&
-        !revocations_watch(credentials_revocations(credentials), &connection->watch, &connection->fd)) {
-        connection->state = CONNECTION_BROKEN;
-        return error_set(error, "%s is not trusted: its key was revoked during the handshake", connection->name);
-    }
     return done;
 }
 

@@ -21,7 +21,6 @@ enum {
     PEM_BYTES = 4096, /* room for one of our keys or certificates as PEM */
     SERIAL_BYTES = 16,
     AUTHORITY_DAYS = 3650,
-    TOLERANCE_S = 86400, /* before a certificate is made it is valid already, for clocks that differ */
     TOKEN_SECRET = 32,
 };
 
@@ -262,33 +261,16 @@ uint64_t credentials_identity(const struct credentials *credentials)
     return identity;
 }
 
-static int64_t seconds_of(const mbedtls_x509_time *time)
-{
-    struct tm utc = {.tm_year = time->year - 1900,
-                     .tm_mon = time->mon - 1,
-                     .tm_mday = time->day,
-                     .tm_hour = time->hour,
-                     .tm_min = time->min,
-                     .tm_sec = time->sec};
-    return (int64_t)timegm(&utc);
-}
-
 int64_t credentials_valid_until(const struct credentials *credentials)
 {
-    return credentials->member.role == MEMBER_NONE ? 0 : seconds_of(&credentials->own.valid_to);
-}
-
-uint64_t credentials_issued_s(const mbedtls_x509_crt *certificate)
-{
-    const int64_t from_s = seconds_of(&certificate->valid_from);
-    return from_s > 0 ? (uint64_t)from_s + TOLERANCE_S : 0;
+    return credentials->member.role == MEMBER_NONE ? 0 : tls_seconds(&credentials->own.valid_to);
 }
 
 void credentials_describe(const struct credentials *credentials, struct revocation_peer *self)
 {
     const mbedtls_x509_buf *key = &credentials->own.pk_raw;
     self->member = credentials->member;
-    self->issued_s = credentials_issued_s(&credentials->own);
+    self->issued_s = tls_issued_s(&credentials->own);
     crypto_generichash(self->key, sizeof self->key, key->p, key->len, NULL, 0);
 }
 
@@ -438,7 +420,7 @@ bool credentials_create_authority(const char *folder, struct error *error)
 {
     char path[4096];
     struct draft draft = {.subject = "CN=trainer authority", .issuer = "CN=trainer authority", .authority = true};
-    format_date(time(NULL) - TOLERANCE_S, draft.from);
+    format_date(time(NULL) - TLS_TOLERANCE_S, draft.from);
     format_date(time(NULL) + (time_t)AUTHORITY_DAYS * 86400, draft.to);
     return tls_start(error) && file_make_folder(folder, error) &&
            file_join(path, sizeof path, folder, "ca.key", error) && create(&draft, NULL, path, error);
@@ -460,7 +442,7 @@ bool credentials_create_member(const char *folder, const struct member *member, 
     member_format(member, ':', name);
     snprintf(subject, sizeof subject, "CN=%s", name);
     struct draft draft = {.subject = subject, .issuer = issuer, .issuer_key = &private.key, .secret = private.secret};
-    format_date(time(NULL) - TOLERANCE_S, draft.from);
+    format_date(time(NULL) - TLS_TOLERANCE_S, draft.from);
     format_date(time(NULL) + (time_t)days * 86400, draft.to);
     bool done = false;
     if (!file_exists(authority_path)) {

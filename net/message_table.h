@@ -97,8 +97,8 @@
                                              "answered by local_taken")                                                \
     MESSAGE(50, local_taken,   0,            "answers local: whether all that follows, in both directions, is in "     \
                                              "shared memory")                                                          \
-    MESSAGE(51, revoke,        65536,        "from an operator to ps 0: the signed list of revoked keys, in the bulk; " \
-                                             "answered by done")                                                       \
+    MESSAGE(51, revoke,        65536,        "from an operator to ps 0: the signed list of revoked keys, in the "      \
+                                             "bulk; answered by done")                                                 \
     MESSAGE(52, get_revoked,   0,            "from a member or an operator to ps 0: asks for the list of revoked "     \
                                              "keys; answered by revoked")                                              \
     MESSAGE(53, revoked,       65536,        "answers get_revoked: the bulk is the list, or empty")

@@ -19,12 +19,12 @@ enum { MAGIC = sizeof magic - 1, HEX = 2 * REVOCATION_KEY + 1, DATE = 32 };
 /* --- Decoding --- */
 
 /* Bytes not yet taken. */
-struct rest {
+struct unread {
     const uint8_t *bytes;
     size_t size;
 };
 
-static const uint8_t *take(struct rest *rest, size_t size)
+static const uint8_t *take(struct unread *rest, size_t size)
 {
     const uint8_t *bytes = rest->bytes;
     if (size > rest->size) {
@@ -35,7 +35,7 @@ static const uint8_t *take(struct rest *rest, size_t size)
     return bytes;
 }
 
-static bool take_u32(struct rest *rest, uint32_t *number)
+static bool take_u32(struct unread *rest, uint32_t *number)
 {
     const uint8_t *bytes = take(rest, sizeof *number);
     if (bytes) {
@@ -44,7 +44,7 @@ static bool take_u32(struct rest *rest, uint32_t *number)
     return bytes;
 }
 
-static bool take_u64(struct rest *rest, uint64_t *number)
+static bool take_u64(struct unread *rest, uint64_t *number)
 {
     const uint8_t *bytes = take(rest, sizeof *number);
     if (bytes) {
@@ -54,7 +54,7 @@ static bool take_u64(struct rest *rest, uint64_t *number)
 }
 
 /* text: [most + 1] */
-static bool take_text(struct rest *rest, char *text, size_t most)
+static bool take_text(struct unread *rest, char *text, size_t most)
 {
     uint32_t size = 0;
     const uint8_t *bytes = take_u32(rest, &size) && size <= most ? take(rest, size) : NULL;
@@ -72,7 +72,7 @@ static bool is_zero(const uint8_t key[REVOCATION_KEY])
 }
 
 /* Either a key or a member. */
-static bool take_entry(struct rest *rest, struct revocation_entry *entry)
+static bool take_entry(struct unread *rest, struct revocation_entry *entry)
 {
     uint32_t role, index;
     const uint8_t *key;
@@ -88,7 +88,7 @@ static bool take_entry(struct rest *rest, struct revocation_entry *entry)
 
 bool revocation_decode_unsigned(struct revocation_list *list, const uint8_t *bytes, size_t size, struct error *error)
 {
-    struct rest rest = {bytes, size};
+    struct unread rest = {bytes, size};
     uint32_t count = 0;
     memset(list, 0, sizeof *list);
     const uint8_t *head = take(&rest, MAGIC);

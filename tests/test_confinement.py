@@ -112,7 +112,8 @@ def test_no_command_is_forgotten():
     root = pathlib.Path(__file__).resolve().parent.parent
     found = {}
     for file in (file for room in ("base", "net", "worker", "serve") for file in (root / room).rglob("*.c")):
-        for name, body in re.findall(r"^const struct command command_(\w+) = \{\n(.*?)^\};", file.read_text(), re.M | re.S):
+        for name, body in re.findall(r"^const struct command command_(\w+) = \{\n(.*?)^\};", file.read_text(),
+                                     re.M | re.S):
             found[name] = ".confine = CONFINE_" in body
     assert len(found) > 20 and {name for name, is_confined in found.items() if not is_confined} <= {
         "train", "tune", "serve", "cluster", "devices", "help", "completion", "manual"}

@@ -79,8 +79,9 @@ static const struct allowed allowed[] = {
 #endif
     /* sockets, and waiting */
     {SYS_bind, SERVE}, {SYS_listen, SERVE}, {SYS_accept, SERVE}, {SYS_accept4, SERVE}, {SYS_connect, CONNECT},
-    {SYS_shutdown, CONNECT}, {SYS_sendto, CONNECT}, {SYS_recvfrom, CONNECT}, {SYS_sendmsg, CONNECT}, {SYS_recvmsg, CONNECT},
-    {SYS_sendmmsg, CONNECT}, {SYS_recvmmsg, CONNECT}, {SYS_getsockname, CONNECT}, {SYS_getpeername, CONNECT},
+    {SYS_shutdown, CONNECT}, {SYS_sendto, CONNECT}, {SYS_recvfrom, CONNECT}, {SYS_sendmsg, CONNECT},
+    {SYS_recvmsg, CONNECT}, {SYS_sendmmsg, CONNECT}, {SYS_recvmmsg, CONNECT}, {SYS_getsockname, CONNECT},
+    {SYS_getpeername, CONNECT},
     {SYS_getsockopt, CONNECT}, {SYS_setsockopt, CONNECT}, {SYS_socketpair, CONNECT}, {SYS_ppoll, EVERY},
     {SYS_pselect6, EVERY}, {SYS_epoll_create1, EVERY}, {SYS_epoll_ctl, EVERY}, {SYS_epoll_pwait, EVERY},
     {SYS_epoll_pwait2, EVERY},

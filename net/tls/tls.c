@@ -111,6 +111,23 @@ bool tls_common_name(const mbedtls_x509_crt *certificate, char *name, size_t siz
     return false;
 }
 
+int64_t tls_seconds(const mbedtls_x509_time *time)
+{
+    struct tm utc = {.tm_year = time->year - 1900,
+                     .tm_mon = time->mon - 1,
+                     .tm_mday = time->day,
+                     .tm_hour = time->hour,
+                     .tm_min = time->min,
+                     .tm_sec = time->sec};
+    return (int64_t)timegm(&utc);
+}
+
+uint64_t tls_issued_s(const mbedtls_x509_crt *certificate)
+{
+    const int64_t from_s = tls_seconds(&certificate->valid_from);
+    return from_s > 0 ? (uint64_t)from_s + TLS_TOLERANCE_S : 0;
+}
+
 /* The error in a certificate, by mbedTLS's flags, in words. */
 static void describe_flags(const mbedtls_x509_crt *certificate, uint32_t flags, char *text, size_t size)
 {
@@ -195,7 +212,7 @@ static void verify_not_revoked(struct handshake *handshake, const mbedtls_x509_c
 {
     struct revocation_peer *peer = &handshake->connection->watch.peer;
     peer->member = handshake->connection->credential;
-    peer->issued_s = credentials_issued_s(certificate);
+    peer->issued_s = tls_issued_s(certificate);
     crypto_generichash(peer->key, sizeof peer->key, certificate->pk_raw.p, certificate->pk_raw.len, NULL, 0);
     if (revocations_name(handshake->credentials->revocations, peer, handshake->verify_error,
                          sizeof handshake->verify_error)) {
@@ -628,6 +645,10 @@ static bool tls_open(struct connection *connection, const struct credentials *cr
     }
     connection->tls = tls;
     bool done = begin(handshake, deadline_s, error) && establish(handshake, error);
+    if (done && !revocations_watch(credentials->revocations, &connection->watch, &connection->fd)) {
+        done = error_set(error, "%s is not trusted: its key was revoked during the handshake", connection->name);
+        connection->state = CONNECTION_BROKEN;
+    }
     mbedtls_ssl_free(&handshake->ssl);
     sodium_memzero(handshake, sizeof *handshake);
     free(handshake);

@@ -50,8 +50,13 @@ bool tls_configure(struct credentials *credentials, struct error *error);
 /* The message for one of mbedTLS's error numbers. */
 void tls_describe(int result, char text[128]);
 
-/* When our keygen made it: that is a day after the first of its dates. */
-uint64_t credentials_issued_s(const mbedtls_x509_crt *certificate);
+/* Seconds since 1970. */
+int64_t tls_seconds(const mbedtls_x509_time *time);
+
+enum { TLS_TOLERANCE_S = 86400 }; /* our certificates are valid before they are made, for clocks that differ */
+
+/* When our keygen made it. */
+uint64_t tls_issued_s(const mbedtls_x509_crt *certificate);
 
 /* The certificate's common name; false if it has none, or one that does not fit. */
 bool tls_common_name(const mbedtls_x509_crt *certificate, char *name, size_t size);

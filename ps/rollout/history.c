@@ -559,9 +559,9 @@ static void read_head(const char *path, char named[AUDIT_HASH_HEX + 1])
 }
 
 /*
- * Is what follows the last whole line the beginning of one that was being written when the power failed? Then audit.head
- * does not name it yet, but the line before it, or the one before that. Had a whole line been cut, audit.head would name
- * that one.
+ * Is what follows the last whole line the beginning of one that was being written when the power failed? Then
+ * audit.head does not name it yet, but the line before it, or the one before that. Had a whole line been cut,
+ * audit.head would name that one.
  */
 static bool is_unfinished(const struct audit_tail *tail, const char named[AUDIT_HASH_HEX + 1])
 {

@@ -1,7 +1,7 @@
 /*
  * An arbitrary manifest: refused with a one-line message, or two configs within its bytes that match their digests. And
- * an abort and a list of revoked keys, treated as if the operator had signed these bytes, because otherwise they are not
- * even parsed.
+ * an abort and a list of revoked keys, treated as if the operator had signed these bytes, because otherwise they are
+ * not even parsed.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -10,6 +10,8 @@
 #include "net/revocation.h"
 #include "ps/rollout/manifest.h"
 #include "tests/one_operator.h"
+
+FUZZ_MEMORY(8, 16 << 10)
 
 static void check_config(const struct manifest_config *config, const uint8_t *bytes, size_t size)
 {

@@ -1,6 +1,6 @@
 /*
- * `trainer revoke`: locks out keys before they expire. The command adds to the list that the fleet has (net/revocation.h),
- * signs it, and hands it to ps 0, from which every member takes it with its next report.
+ * `trainer revoke`: locks out keys before they expire. The command adds to the list that the fleet has
+ * (net/revocation.h), signs it, and hands it to ps 0, from which every member takes it with its next report.
  *
  * The list to start from is the later one of ps 0's, which may be an impostor, and of this machine's: both only as far
  * as they are signed.
