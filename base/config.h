@@ -497,16 +497,6 @@ static inline double pace_round_s(const struct config_cluster *cluster)
     return fmin(config_pace_s(cluster, 1), fmax(5, cluster->lease_secs / 4));
 }
 
-/* The engine is a process of its own then, which loads a driver. */
-static inline bool config_may_use_gpus(const struct config_train *train)
-{
-    bool may = train->device == DEVICE_GPU || train->towers[0] != '\0';
-    for (size_t i = 0; i < sizeof train->placement / sizeof train->placement[0]; i++) {
-        may = may || train->placement[i] >= LAYER_ON_GPU;
-    }
-    return may;
-}
-
 /* The interval between a member's reports to ps 0 while nothing is rolled out: how late it may hear of a rollout. */
 static inline double pace_report_s(const struct config_cluster *cluster)
 {

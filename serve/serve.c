@@ -1048,7 +1048,7 @@ static int run(const struct command_call *call)
     struct error error;
     signals_catch();
     if (call->config->security.seccomp) {
-        confine_or_warn(config_may_use_gpus(&call->config->train) ? CONFINE_LAUNCHER : CONFINE_SERVER);
+        confine_or_warn(command_may_use_gpus(call->config) ? CONFINE_LAUNCHER : CONFINE_SERVER);
     }
     if (!call->config->output.shared_files) {
         file_keep_private(); /* of the log of requests */

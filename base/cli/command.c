@@ -418,11 +418,21 @@ static int show_help(const struct command *const *commands, const struct command
     return call.command->run(&call);
 }
 
+bool command_may_use_gpus(const struct config *config)
+{
+    const struct config_train *train = &config->train;
+    bool may = train->device == DEVICE_GPU || train->towers[0] != '\0';
+    for (size_t i = 0; i < sizeof train->placement / sizeof train->placement[0]; i++) {
+        may = may || train->placement[i] >= LAYER_ON_GPU;
+    }
+    return may;
+}
+
 /* Commands read checkpoints, data and answers of others, too. */
 static void confine_command(const struct command_call *call)
 {
     const struct config *config = call->config;
-    const bool launches = config && call->command->confine == CONFINE_READER && config_may_use_gpus(&config->train);
+    const bool launches = config && call->command->confine == CONFINE_READER && command_may_use_gpus(config);
     if (!config || config->security.seccomp) {
         confine_if_possible(launches ? CONFINE_LAUNCHER : call->command->confine);
     }

@@ -72,6 +72,9 @@ struct command {
     int (*run)(const struct command_call *call); /* returns the exit status; reports its own errors by log_error */
 };
 
+/* Does a config ask for a GPU? The engine is a process of its own then, which loads a driver. */
+bool command_may_use_gpus(const struct config *config);
+
 /* The value of one of the command's own flags, NULL if it was not given. The name must be in its table. */
 const char *command_value(const struct command_call *call, const char *name);
 
