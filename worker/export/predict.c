@@ -824,5 +824,6 @@ const struct command command_predict = {
         "with the predictions as further columns. The model comes from train_dir or --checkpoint.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_predict,
 };
