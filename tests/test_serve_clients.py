@@ -382,7 +382,7 @@ def test_the_documented_requests_are_answered_as_documented(trainer, root, tmp_p
     Image.new("L", (28, 28)).save(tmp_path / "seven.png")
     text = (root / "docs/serving.md").read_text()
     shown = re.findall(r"(?m)^    (curl .*(?:\n    +.*)*)\n\n```(csv|json)\n((?:.*\n)+?)```", text)
-    assert len(shown) == 4
+    assert len(shown) == 5
     with Served(trainer, "model=run1", "digits=digits", cwd=tmp_path) as server:
         for command, kind, answer in shown:
             command = command.replace("127.0.0.1:8500", f"127.0.0.1:{server.port}")

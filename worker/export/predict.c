@@ -1,5 +1,5 @@
 /* trainer predict: a model's answers for pictures or for rows of a table. */
-#include "worker/export/predict.h"
+#include "worker/export/trained.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +22,6 @@
 #include "worker/export/background.h"
 #include "worker/export/outcome.h"
 #include "worker/export/shapley.h"
-#include "worker/export/trained.h"
 
 /* --- Rows of a table --- */
 
