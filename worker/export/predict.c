@@ -312,7 +312,8 @@ struct predict_extras {
  *     classes      prediction, and probability_CLASS for each class; of two the second one's probability must reach the
  *                  model's threshold
  *     flags        prediction_TARGET and probability_TARGET for each target
- *     numbers      prediction, or prediction_TARGET for each target
+ *     numbers      prediction, or prediction_TARGET for each target; then, of a model with intervals, interval_low and
+ *                  interval_high (_TARGET)
  *     the inputs   error: the mean squared difference of what the model makes of them; and flag: 1 where it is above
  *                  the model's threshold, if it has one
  *
