@@ -185,6 +185,7 @@ def test_ctrl_c_keeps_what_is_there(trainer, tmp_path):
     process = start(trainer, *TUNE, "--epochs=900", "--patience=0", "--log_format=json", cwd=tmp_path)
     wait_for(lambda: list(tmp_path.glob("run/trials/*/trial.json")), "a result")
     children = children_of(process.pid)
+    assert len(children) <= 2  # --parallel
     process.send_signal(signal.SIGINT)
     result = finish(process, status=130)
     assert "the same command goes on from here" in result.stdout
@@ -255,11 +256,12 @@ def test_another_search_in_the_same_folder_is_refused(trainer, tmp_path):
 
 
 def test_a_config_that_cannot_be_trained_ends_the_search(trainer, tmp_path):
-    result = run(trainer, *TUNE[:3], "--train_dir=run", "--trials=3", cwd=tmp_path, status=1)
+    result = run(trainer, *TUNE[:3], "--train_dir=run", "--trials=3", "--epochs=1", cwd=tmp_path, status=1)
     assert "trial 0, the config as it is, failed, and so will others: " in result.stderr
     write_table(tmp_path)
     (tmp_path / "space.json").write_text('{"hidden": [[8]], "batch_size": [50000]}')
-    result = run(trainer, *TUNE, cwd=tmp_path)  # all others are wrong, and the table says why
+    run(trainer, *TUNE[:3], "--train_dir=run", "--trials=3", "--epochs=1", "--nofinal", cwd=tmp_path)
+    result = run(trainer, *TUNE, "--train_dir=other", cwd=tmp_path)  # all others are wrong, and the table says why
     assert result.stdout.count("failed") >= 5 and "batch_size=50000 is more than the" in result.stdout
 
 

@@ -37,7 +37,7 @@ static const double RATE_DOWN = 0.25, RATE_UP = 4;
 
 /* --- Errors --- */
 
-struct reader {
+struct space_reader {
     struct space *space;
     const struct config *config; /* the search's */
     struct config scratch;       /* takes values, to check them */
@@ -47,7 +47,7 @@ struct reader {
 };
 
 /* Puts "FILE:LINE:COLUMN: " before the error; path as for json_find. */
-static bool fail_at(const struct reader *reader, const int *path, int depth, bool name)
+static bool fail_at(const struct space_reader *reader, const int *path, int depth, bool name)
 {
     struct json_place place = {1, 1};
     json_find(reader->text, reader->size, path, depth, name, &place);
@@ -112,7 +112,7 @@ static bool is_number(const struct config_key *key)
 /* --- Values --- */
 
 /* Checks one value by the key's own rules; path: of the value. */
-static bool take_value(struct reader *reader, const struct config_key *key, const cJSON *value, const int *path,
+static bool take_value(struct space_reader *reader, const struct config_key *key, const cJSON *value, const int *path,
                        int depth)
 {
     int full[PATH_DEPTH + 1] = {path[0], path[1], path[2], -1};
@@ -126,7 +126,7 @@ static bool take_value(struct reader *reader, const struct config_key *key, cons
     return fail_at(reader, full, depth, false);
 }
 
-static bool read_values(struct reader *reader, struct space_key *dimension, const cJSON *list, int index)
+static bool read_values(struct space_reader *reader, struct space_key *dimension, const cJSON *list, int index)
 {
     int path[PATH_DEPTH] = {index, 0, 0};
     const int count = cJSON_GetArraySize(list);
@@ -146,7 +146,7 @@ static bool read_values(struct reader *reader, struct space_key *dimension, cons
 }
 
 /* "min", "max", "log" or "int" of a range. */
-static bool read_limit(struct reader *reader, struct space_key *dimension, const cJSON *member, const int *path)
+static bool read_limit(struct space_reader *reader, struct space_key *dimension, const cJSON *member, const int *path)
 {
     const char *name = dimension->key->name, *called = member->string;
     const bool is_log = strcmp(called, "log") == 0, is_minimum = strcmp(called, "min") == 0;
@@ -172,7 +172,7 @@ static bool read_limit(struct reader *reader, struct space_key *dimension, const
     return take_value(reader, dimension->key, member, path, 2);
 }
 
-static bool read_range(struct reader *reader, struct space_key *dimension, const cJSON *object, int index)
+static bool read_range(struct space_reader *reader, struct space_key *dimension, const cJSON *object, int index)
 {
     int path[PATH_DEPTH] = {index, 0, 0};
     const char *name = dimension->key->name;
@@ -206,7 +206,7 @@ static bool read_range(struct reader *reader, struct space_key *dimension, const
     return fail_at(reader, path, 1, false);
 }
 
-static bool read_key(struct reader *reader, const cJSON *member, int index)
+static bool read_key(struct space_reader *reader, const cJSON *member, int index)
 {
     const int path[PATH_DEPTH] = {index, 0, 0};
     const struct config_key *key = find_key(member->string);
@@ -248,7 +248,7 @@ static bool read_key(struct reader *reader, const cJSON *member, int index)
     return fail_at(reader, path, 1, false);
 }
 
-static bool read_root(struct reader *reader, const cJSON *root)
+static bool read_root(struct space_reader *reader, const cJSON *root)
 {
     int index = 0;
     if (!cJSON_IsObject(root) || !root->child) {
@@ -267,7 +267,8 @@ static bool read_root(struct reader *reader, const cJSON *root)
 bool space_parse(struct space *space, const char *name, const char *text, size_t size, const struct config *config,
                  struct error *error)
 {
-    struct reader reader = {.space = space, .config = config, .name = name, .text = text, .size = size, .error = error};
+    struct space_reader reader = {
+        .space = space, .config = config, .name = name, .text = text, .size = size, .error = error};
     struct json_place place;
     space->count = 0;
     if (size > MOST_BYTES) {

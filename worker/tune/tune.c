@@ -58,7 +58,7 @@ struct result {
     bool is_known, has_finished;
 };
 
-struct trial {
+struct tune_trial {
     char *config;  /* JSON, complete but for what differs between rungs; NULL: not drawn yet, or wrong */
     char *differs; /* "learning_rate=0.003 hidden=128,128" */
     int64_t steps; /* its full length, if that is in steps */
@@ -67,7 +67,7 @@ struct trial {
 };
 
 /* A job in progress, of which one process for each fold runs, or has to. */
-struct job {
+struct tune_job {
     struct halving_job is;
     int begun, ended; /* folds */
     bool was_killed;  /* one of them, by somebody: it may do better another time */
@@ -75,7 +75,7 @@ struct job {
 };
 
 /* A process. */
-struct child {
+struct tune_child {
     pid_t pid; /* 0: none */
     int job;   /* index into jobs */
     int fold;
@@ -91,9 +91,9 @@ struct tune {
     int trials, rungs, folds, parallel, threads, memory_mb;
     bool on_gpu, trains_best;
     double begun_s;
-    struct trial *trial; /* [trials] */
-    struct job *jobs;    /* [parallel]; those with ended == folds are free */
-    struct child *children;
+    struct tune_trial *trial; /* [trials] */
+    struct tune_job *jobs;    /* [parallel]; those with ended == folds are free */
+    struct tune_child *children;
     int lock;
     char metric[32]; /* "": not known yet */
     bool rises;
@@ -174,7 +174,7 @@ static void add_setting(struct config_setting *settings, int *count, const char 
  * Runs whose length is in steps see the same number of examples whatever their batch, and are validated at least once
  * on the first rung.
  */
-static int settle_steps(const struct tune *tune, struct trial *trial, const struct config *config,
+static int settle_steps(const struct tune *tune, struct tune_trial *trial, const struct config *config,
                         struct config_setting settings[2], char texts[2][32])
 {
     const struct config *base = tune->config;
@@ -207,7 +207,7 @@ static char *describe_settings(const struct config_setting *settings, int count)
 
 static void make_config(struct tune *tune, int number)
 {
-    struct trial *trial = &tune->trial[number];
+    struct tune_trial *trial = &tune->trial[number];
     struct config_setting settings[SPACE_MOST_KEYS + 2];
     char *texts[SPACE_MOST_KEYS], more[2][32];
     struct config config;
@@ -262,7 +262,7 @@ static cJSON *result_json(const struct result *result, int rung)
 /* A trial as its record and trials.jsonl have it; the caller frees the text. */
 static char *trial_text(const struct tune *tune, int number)
 {
-    const struct trial *trial = &tune->trial[number];
+    const struct tune_trial *trial = &tune->trial[number];
     cJSON *object = cJSON_CreateObject(), *rungs = cJSON_CreateArray();
     for (int i = 0; i < tune->rungs && trial->results[i].is_known; i++) {
         json_must_put(rungs, NULL, result_json(&trial->results[i], i));
@@ -311,7 +311,7 @@ static void note_metric(struct tune *tune, const char *name)
     }
 }
 
-static void take_record(struct tune *tune, struct trial *trial, const cJSON *record)
+static void take_record(struct tune *tune, struct tune_trial *trial, const cJSON *record)
 {
     const cJSON *rungs = cJSON_GetObjectItemCaseSensitive(record, "rungs"), *rung;
     const cJSON *metric = cJSON_GetObjectItemCaseSensitive(record, "metric");
@@ -360,7 +360,7 @@ static cJSON *read_json(const char *path, struct error *error)
 static bool open_trial(struct tune *tune, int number, struct error *error)
 {
     char path[FILE_PATH];
-    struct trial *trial = &tune->trial[number];
+    struct tune_trial *trial = &tune->trial[number];
     if (trial->differs) {
         return true;
     }
@@ -415,9 +415,7 @@ static void exec_run(const struct flags *flags, int out, pid_t parent)
 {
     static const char *const not_its[] = {"TF_CONFIG", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
                                           "TRAINER_SUPERVISOR"};
-    if (out >= 0) {
-        setpgid(0, 0); /* this process passes Ctrl-C on */
-    }
+    setpgid(0, 0); /* its parent passes Ctrl-C on */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (size_t i = 0; i < sizeof not_its / sizeof *not_its; i++) {
         unsetenv(not_its[i]);
@@ -462,7 +460,7 @@ static bool run_path(const struct tune *tune, int number, int fold, const char *
     return trial_path(tune, number, within, path, error);
 }
 
-static bool start_child(struct tune *tune, struct child *child, int job, struct error *error)
+static bool start_child(struct tune *tune, struct tune_child *child, int job, struct error *error)
 {
     const struct halving_job *is = &tune->jobs[job].is;
     struct flags flags = {.count = 0};
@@ -563,7 +561,7 @@ static bool ended_early(const struct tune *tune, const struct halving_job *job, 
 }
 
 /* In the order of the folds, whichever ended first. */
-static struct result join_folds(const struct tune *tune, const struct job *job)
+static struct result join_folds(const struct tune *tune, const struct tune_job *job)
 {
     struct result joined = {.is_known = true, .has_finished = true};
     for (int i = 0; i < tune->folds; i++) {
@@ -578,10 +576,10 @@ static struct result join_folds(const struct tune *tune, const struct job *job)
     return joined;
 }
 
-static void take_child(struct tune *tune, struct child *child, int status)
+static void take_child(struct tune *tune, struct tune_child *child, int status)
 {
-    struct job *job = &tune->jobs[child->job];
-    struct trial *trial = &tune->trial[job->is.trial];
+    struct tune_job *job = &tune->jobs[child->job];
+    struct tune_trial *trial = &tune->trial[job->is.trial];
     struct result result = {.score = NAN};
     struct error error;
     char log[FILE_PATH], why[300] = "";
@@ -618,13 +616,19 @@ static const struct result *last_of(const struct tune *tune, int number)
     return &tune->trial[number].results[halving->done > 0 ? halving->done - 1 : 0];
 }
 
+/* Its settings, for people. */
+static const char *called(const struct tune *tune, int number)
+{
+    return tune->trial[number].differs[0] != '\0' ? tune->trial[number].differs : "the config as it is";
+}
+
 static void report_result(const struct tune *tune, const struct halving_job *job)
 {
-    const struct trial *trial = &tune->trial[job->trial];
+    const struct tune_trial *trial = &tune->trial[job->trial];
     const struct result *result = &trial->results[job->rung];
     const int best = halving_best(&tune->halving);
     cJSON *fields = NULL;
-    char score[48] = "failed", mark[32] = "";
+    char score[360];
     if (log_format() == LOG_JSON) {
         fields = result_json(result, job->rung);
         json_must_put(fields, "trial", cJSON_CreateNumber(job->trial));
@@ -632,15 +636,14 @@ static void report_result(const struct tune *tune, const struct halving_job *job
         json_must_put(fields, "settings", cJSON_CreateString(trial->differs));
         json_must_put(fields, "best_trial", cJSON_CreateNumber(best));
     }
-    if (!isnan(result->score)) {
-        snprintf(score, sizeof score, "%s %.6g", tune->metric, result->score);
+    if (isnan(result->score)) {
+        snprintf(score, sizeof score, "failed: %s", trial->error);
+    } else {
+        snprintf(score, sizeof score, "%s %.6g after %.4g epochs%s", tune->metric, result->score, result->epochs,
+                 best == job->trial ? ", the best so far" : "");
     }
-    if (best == job->trial) {
-        snprintf(mark, sizeof mark, ", the best so far");
-    }
-    log_event("trial", fields, "trial %d, rung %d of %d: %s after %.4g epochs, %.1f s%s  %s", job->trial, job->rung + 1,
-              tune->rungs, isnan(result->score) ? trial->error : score, result->epochs, result->seconds, mark,
-              trial->differs);
+    log_event("trial", fields, "trial %d, rung %d of %d, %.1f s: %s; %s", job->trial, job->rung + 1, tune->rungs,
+              result->seconds, score, called(tune, job->trial));
 }
 
 /* The state machine learns of a result, from a process or from a record. */
@@ -655,9 +658,9 @@ static void pass_result(struct tune *tune, const struct halving_job *job, bool i
 }
 
 /* All folds of it have ended. */
-static bool end_job(struct tune *tune, struct job *job, struct error *error)
+static bool end_job(struct tune *tune, struct tune_job *job, struct error *error)
 {
-    struct trial *trial = &tune->trial[job->is.trial];
+    struct tune_trial *trial = &tune->trial[job->is.trial];
     struct result *result = &trial->results[job->is.rung];
     *result = join_folds(tune, job);
     if (job->is.rung > 0) {
@@ -688,8 +691,8 @@ static int count_running(const struct tune *tune)
 static bool reap(struct tune *tune, struct error *error)
 {
     for (int i = 0; i < tune->parallel; i++) {
-        struct child *child = &tune->children[i];
-        struct job *job = &tune->jobs[child->job];
+        struct tune_child *child = &tune->children[i];
+        struct tune_job *job = &tune->jobs[child->job];
         int status;
         if (child->pid == 0 || waitpid(child->pid, &status, WNOHANG) != child->pid) {
             continue;
@@ -725,13 +728,13 @@ static int find_job(struct tune *tune, struct error *error)
             tune->has_failed = true;
             return -1;
         }
-        struct trial *trial = &tune->trial[job.trial];
+        struct tune_trial *trial = &tune->trial[job.trial];
         const bool was_known = trial->results[job.rung].is_known;
         if (!trial->config && !was_known) {
             fail_at_once(tune, &job);
         }
         if (!trial->results[job.rung].is_known) {
-            tune->jobs[unused] = (struct job){.is = job};
+            tune->jobs[unused] = (struct tune_job){.is = job};
             return unused;
         }
         pass_result(tune, &job, !was_known);
@@ -804,7 +807,7 @@ static void stop_children(struct tune *tune)
     }
     while (count_running(tune) > 0) {
         for (int i = 0; i < tune->parallel; i++) {
-            struct child *child = &tune->children[i];
+            struct tune_child *child = &tune->children[i];
             if (child->pid > 0 && !is_forced && clock_monotonic_s() >= until_s) {
                 kill(child->pid, SIGKILL);
             }
@@ -867,7 +870,7 @@ static void print_table(const struct tune *tune)
 {
     char steps[COUNT_TEXT], score[32];
     int *order = in_order(tune), rows = 0;
-    log_info("%5s  %4s  %12s  %10s  %8s  %s", "trial", "rung", tune->metric, "steps", "seconds", "differs in");
+    log_info("%5s  %4s  %12s  %10s  %8s  %s", "trial", "rung", tune->metric, "steps", "seconds", "settings");
     for (int i = 0; i < tune->halving.started && rows < MOST_SHOWN; i++) {
         const int number = order[i], done = tune->halving.trial[number].done;
         const struct result *result = last_of(tune, number);
@@ -877,8 +880,7 @@ static void print_table(const struct tune *tune)
         const bool has_failed = isnan(result->score);
         snprintf(score, sizeof score, "%.6g", result->score);
         log_info("%5d  %2d/%d  %12s  %10s  %8.1f  %s%s%s", number, done, tune->rungs, has_failed ? "failed" : score,
-                 count_text(steps, result->steps), result->seconds,
-                 number == 0 ? "nothing: the config as it is" : tune->trial[number].differs, has_failed ? ": " : "",
+                 count_text(steps, result->steps), result->seconds, called(tune, number), has_failed ? ": " : "",
                  has_failed ? tune->trial[number].error : "");
         rows++;
     }
@@ -953,7 +955,7 @@ static bool needs_validation(const struct config *config)
  */
 static char *final_config(const struct tune *tune, int best, bool *has_all_rows)
 {
-    const struct trial *trial = &tune->trial[best];
+    const struct tune_trial *trial = &tune->trial[best];
     const struct result *result = last_of(tune, best);
     const int done = tune->halving.trial[best].done;
     struct config config;
@@ -1122,12 +1124,33 @@ static bool open_search(struct tune *tune, bool sets_parallel, bool *is_new, str
     return done;
 }
 
-static bool has_gpu(const struct config *config)
+/* Would a run without a word about devices take a GPU? */
+static bool finds_gpu(const struct config *config)
 {
     struct gpu_probe probe;
     gpu_probe(&probe);
+    return config->train.device == DEVICE_AUTO && probe.usable && gpu_client_is_built();
+}
+
+/* Do trials share one? Those of tables only if asked to: several at a time on the CPU are faster. */
+static bool takes_gpu(const struct config *config)
+{
     return config->train.device == DEVICE_GPU || config->train.towers[0] != '\0' ||
-           (config->train.device == DEVICE_AUTO && probe.usable && gpu_client_is_built());
+           (!config_is_of_table(config) && finds_gpu(config));
+}
+
+static char *base_config(const struct tune *tune)
+{
+    const struct config_setting on_cpu = {"device", "cpu"};
+    struct config config;
+    struct error ignored;
+    char *text = config_keys_text(tune->config, is_passed_on, tune->config);
+    char *other = !tune->on_gpu && finds_gpu(tune->config) ? config_with(text, &on_cpu, 1, &config, &ignored) : NULL;
+    if (other) {
+        config_free(&config);
+        free(text);
+    }
+    return other ? other : text;
 }
 
 /* What the processes of trials share. */
@@ -1223,7 +1246,7 @@ static bool read_options(struct tune *tune, const struct command_call *call, str
     const int usual = config->train.time_limit > 0 ? HALVING_MOST_TRIALS : USUAL_TRIALS;
     tune->config = config;
     tune->folder = config->output.train_dir;
-    tune->on_gpu = has_gpu(config);
+    tune->on_gpu = takes_gpu(config);
     tune->trains_best = !final || strcmp(final, "true") == 0;
     if (!read_count(call, "trials", 1, HALVING_MOST_TRIALS, usual, &tune->trials, error) ||
         !read_count(call, "folds", 2, CONFIG_MAX_FOLDS, 1, &tune->folds, error) ||
@@ -1246,7 +1269,7 @@ static bool open_tune(struct tune *tune, const struct command_call *call, struct
 {
     char path[FILE_PATH];
     bool is_new;
-    tune->base = config_keys_text(tune->config, is_passed_on, tune->config);
+    tune->base = base_config(tune);
     if (!file_make_folder(tune->folder, error) || !trust_folder(tune->folder, error) ||
         !file_join(path, sizeof path, tune->folder, "tune.lock", error) ||
         !file_lock(path, "a search", &tune->lock, error) ||
@@ -1312,6 +1335,9 @@ static int run_tune(const struct command_call *call)
         return COMMAND_MISUSED;
     }
     signals_catch();
+    if (!call->config->output.shared_files) {
+        file_keep_private();
+    }
     if (!open_tune(&tune, call, &error) || !run(&tune, &status, &error)) {
         log_error("%s", error.text);
         status = COMMAND_FAILED;
