@@ -190,7 +190,7 @@ TEST_WITH(test_extras_are_listed_and_made_when_asked, begin, end)
 {
     struct world *world = *state;
     bool has = true;
-    world->run.extras = (struct api_extras){.weights = weights, .context = &has};
+    world->run.extras = (struct api_extras){.make[EXTRA_WEIGHTS] = weights, .context = &has};
     cJSON *tree = ask(world, "/api/status");
     assert_int_equal(cJSON_GetArraySize(at(tree, "run", "extras")), 1);
     cJSON_Delete(tree);

@@ -555,10 +555,11 @@ static int run_dashboard(const struct command_call *call)
         done = past_run_read(&boards[opened], call->operands[opened], &error);
         runs[opened] = (struct api_run){.board = &boards[opened]};
         if (done && first_layer_is_known(call->operands[opened])) {
-            runs[opened].extras = (struct api_extras){.weights = first_layer_json, .context = call->operands[opened]};
+            runs[opened].extras =
+                (struct api_extras){.make[EXTRA_WEIGHTS] = first_layer_json, .context = call->operands[opened]};
         } else if (done && first_layer_has_columns(call->operands[opened])) {
             runs[opened].extras =
-                (struct api_extras){.columns = first_layer_columns, .context = call->operands[opened]};
+                (struct api_extras){.make[EXTRA_COLUMNS] = first_layer_columns, .context = call->operands[opened]};
         }
     }
     if (done && show(call->config, runs, opened, &error)) {
