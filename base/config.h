@@ -51,7 +51,7 @@ enum table_decimal { DECIMAL_AUTO, DECIMAL_POINT, DECIMAL_COMMA };
 /* How the probabilities of a trained model are corrected. */
 enum calibration {
     CALIBRATION_NONE,
-    CALIBRATION_TEMPERATURE, /* worker/evaluation/calibration.h */
+    CALIBRATION_TEMPERATURE, /* worker/evaluation/metrics.h */
 };
 
 enum table_encoding {

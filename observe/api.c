@@ -58,8 +58,6 @@ void member_write(struct text_buffer *text, const struct board_member *from)
 
 /* --- Routes --- */
 
-/* The routes, and their JSON. A request names a run by ?run=ID, its index among the runs. */
-
 enum {
     MOST_STREAMS = 64,
     MOST_LAG = 1024 * 1024, /* unsent bytes of a stream that gets no more status */

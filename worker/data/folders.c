@@ -2,7 +2,6 @@
 #include "worker/data/folders.h"
 
 #include <cJSON.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,7 +9,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/config.h"
 #include "base/error.h"
@@ -110,16 +108,10 @@ struct collection {
     bool classes_numbers; /* class names are the labels */
 };
 
-static bool is_folder(const char *path)
-{
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 /* Folders that systems make by themselves. */
 static bool is_class(const char *path, const char *name)
 {
-    return is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
+    return file_is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
            strcmp(name, "lost+found") != 0;
 }
 
@@ -186,17 +178,6 @@ static bool is_called_picture(const char *name)
     return false;
 }
 
-/* The first bytes of a file; none if it cannot be read, which the next read reports. */
-static size_t read_head(const char *path, uint8_t *head, size_t size)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    const ssize_t got = fd >= 0 ? read(fd, head, size) : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return got > 0 ? (size_t)got : 0;
-}
-
 /* An empty file is none; one that cannot be looked at is reported when it is read. */
 static bool is_picture(const char *folder, const char *name)
 {
@@ -209,7 +190,7 @@ static bool is_picture(const char *folder, const char *name)
         return true;
     }
     return S_ISREG(status.st_mode) && status.st_size > 0 &&
-           (is_called_picture(name) || image_is_known(head, read_head(path, head, sizeof head)));
+           (is_called_picture(name) || image_is_known(head, file_head(path, head, sizeof head)));
 }
 
 static void note_left_out(struct collection *collection, const char *class, const char *name)
@@ -529,7 +510,7 @@ struct heads {
 static bool examine(struct image_head *head, const char *path, uint8_t *beginning, struct error *error)
 {
     uint8_t *bytes;
-    size_t size = read_head(path, beginning, HEAD_BYTES);
+    size_t size = file_head(path, beginning, HEAD_BYTES);
     bool more;
     if (image_examine(head, beginning, size, &more, error)) {
         return true;

@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "worker/data/folders.h"
 #include "worker/data/table/schema.h"
-#include "worker/evaluation/calibration.h"
+#include "worker/evaluation/metrics.h"
 
 enum { LOGITS_FLOATS = 16384, MAX_CHUNK = 1024 };
 

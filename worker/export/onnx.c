@@ -17,7 +17,7 @@
 #include "ps/store/model.h"
 #include "worker/data/table/number.h"
 #include "worker/data/table/schema.h"
-#include "worker/evaluation/calibration.h"
+#include "worker/evaluation/metrics.h"
 
 /* --- Parts of a graph --- */
 

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "worker/data/table/schema.h"
-#include "worker/evaluation/calibration.h"
 #include "worker/evaluation/metrics.h"
 
 enum outcome_kind outcome_kind(const struct trained *trained)

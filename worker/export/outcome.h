@@ -21,7 +21,7 @@ struct outcome {
     enum outcome_kind kind;
     int count;
     double threshold; /* the checkpoint's; NaN: none */
-    double factor;    /* by which outputs are multiplied before they are probabilities (calibration.h) */
+    double factor;    /* by which outputs are multiplied before they are probabilities (calibration_factor) */
     double *values;   /* [count] */
     int best;         /* of OUTCOME_CLASS: the likeliest; of two classes, the second one from the threshold on */
 };

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/random.h"
-#include "worker/evaluation/calibration.h"
+#include "worker/evaluation/metrics.h"
 
 enum { ROWS = 20000, CLASSES = 4 };
 
