@@ -726,7 +726,7 @@ static void layers_text(const struct config_key *key, const struct config *confi
     }
 }
 
-/* The value in force as a flag has it, in `buffer` or elsewhere; NULL: it has no bound (names, hosts, layers' devices). */
+/* The value in force as a flag has it, in `buffer` or elsewhere; NULL: lists of names or hosts, and devices of layers. */
 static const char *value_text(const struct config_key *key, const struct config *config, char buffer[LAYERS_TEXT])
 {
     const void *value = value_of(key, config);

@@ -1,13 +1,12 @@
 /* The frame of a record: length and both masked CRCs, little-endian. */
 #include "worker/data/tfrecord/reader.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/encoding/crc32c.h"
+#include "base/file.h"
 #include "net/bytes.h"
 #include "worker/data/stream.h"
 
