@@ -726,7 +726,7 @@ static void layers_text(const struct config_key *key, const struct config *confi
     }
 }
 
-/* The value in force as a flag has it, in `buffer` or elsewhere; NULL: lists of names or hosts, and devices of layers. */
+/* The value in force as a flag has it, in `buffer` or elsewhere; NULL: a list of names or hosts, or layers' devices. */
 static const char *value_text(const struct config_key *key, const struct config *config, char buffer[LAYERS_TEXT])
 {
     const void *value = value_of(key, config);
