@@ -222,7 +222,9 @@ static void allowed_number(const struct config_key *key, char *text, size_t size
     const char *automatic = key->takes_auto ? "auto or " : "";
     config_number_text(key->minimum, low);
     config_number_text(key->maximum, high);
-    if (key->above_minimum) {
+    if (key->is_time) {
+        snprintf(text, size, "seconds from %s to %s, or a number with a unit: 90s, 5m, 2h or 1d", low, high);
+    } else if (key->above_minimum) {
         snprintf(text, size, "%sa number above %s and at most %s", automatic, low, high);
     } else if (key->below_maximum) {
         snprintf(text, size, "%sa number from %s to less than %s", automatic, low, high);
@@ -566,6 +568,24 @@ static int split(char *text, const char **parts, int most)
     return count;
 }
 
+/* "90", "90s", "1.5h" in seconds; NaN: none of them. */
+static double parse_time(const char *text)
+{
+    static const struct {
+        char unit;
+        double seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    const size_t size = strlen(text);
+    char number[SHOWN_SIZE];
+    for (size_t i = 0; i < sizeof units / sizeof *units && size > 1 && size < sizeof number; i++) {
+        if (text[size - 1] == units[i].unit) {
+            snprintf(number, sizeof number, "%.*s", (int)size - 1, text);
+            return units[i].seconds * parse_number(number);
+        }
+    }
+    return parse_number(text);
+}
+
 /* Anything but a list: a flag's text, or a value of the file as a flag has it. */
 static bool set_single(const struct config_key *key, struct config *config, const char *text, const char *shown,
                        struct error *error)
@@ -584,7 +604,8 @@ static bool set_single(const struct config_key *key, struct config *config, cons
         *companion_of(key, config) = CONFIG_AUTO;
         return true;
     default:
-        return set_auto(key, config, text) || set_number(key, config, parse_number(text), shown, error);
+        return set_auto(key, config, text) ||
+               set_number(key, config, key->is_time ? parse_time(text) : parse_number(text), shown, error);
     }
 }
 
@@ -678,7 +699,7 @@ static bool suits(const struct config_key *key, const cJSON *value)
     case KEY_COUNT:
     case KEY_LONG:
     case KEY_NUMBER:
-        return cJSON_IsNumber(value) || (is_auto && key->takes_auto);
+        return cJSON_IsNumber(value) || (is_auto && key->takes_auto) || (cJSON_IsString(value) && key->is_time);
     case KEY_LAYER_DEVICES:
         return cJSON_IsObject(value);
     default:

@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #include "base/config.h"
-#include "worker/data/examples.h"
 
 /* True if a larger value means a better model. */
 bool metric_rises(enum metric metric);
@@ -89,30 +88,5 @@ double regression_mae(const struct regression *regression);
 double regression_rmse(const struct regression *regression);
 double regression_r2(const struct regression *regression);
 double regression_pinball(const struct regression *regression);
-
-/* --- Calibration --- */
-
-/*
- * Calibration by a temperature: a model's outputs are divided by one number, so that its probabilities are neither too
- * sure nor too careful (Guo et al., "On calibration of modern neural networks", 2017). Which class is the likeliest,
- * and the order of rows by a score, stay.
- */
-
-/*
- * The temperature by which outputs, [examples->count, outputs], of a model with loss softmax or sigmoid have the lowest
- * loss, between 0.1 and 10. What few rows say of it counts less, and so does what rows say that are all right: its log
- * is taken to be normal about 0, with a standard deviation of 0.1, since a model that was stopped by its loss on these
- * rows seems surer there than it ought to.
- */
-double calibration_fit(enum loss_kind loss, const float *logits, int outputs, const struct examples *examples);
-
-/* By what outputs are multiplied: 1 / temperature, or 1 for 0, a model that is not calibrated. */
-static inline double calibration_factor(double temperature)
-{
-    return temperature > 0 ? 1 / temperature : 1;
-}
-
-/* A threshold of probabilities that were not calibrated yet, as one of those that are; NaN stays. */
-double calibration_threshold(double threshold, double temperature);
 
 #endif
