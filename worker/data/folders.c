@@ -233,7 +233,7 @@ static bool list_pictures(struct collection *collection, struct error *error)
             if (!is_picture(folder, names.items[k])) {
                 char path[DATA_MAX_PATH];
                 done = file_join(path, sizeof path, folder, names.items[k], error);
-                note_left_out(collection, collection->classes.items[i], names.items[k], done && is_folder(path));
+                note_left_out(collection, collection->classes.items[i], names.items[k], done && file_is_folder(path));
                 continue;
             }
             done = add_picture(collection, names.items[k], i) ||
@@ -560,7 +560,7 @@ void folders_warn_of_unused(const char *data_dir, const char *training)
         char path[DATA_MAX_PATH];
         struct error ignored;
         if (strcmp(data_dir, training) != 0 && file_join(path, sizeof path, data_dir, names[i], &ignored) &&
-            is_folder(path)) {
+            file_is_folder(path)) {
             log_warning("%s is not used: the pictures to validate with are held out of %s (--validation_size); move "
                         "them there to learn from them",
                         path, training);
