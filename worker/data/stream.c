@@ -258,6 +258,16 @@ bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, 
     return done;
 }
 
+bool stream_open(struct stream **stream, const struct stream_content *content, struct error *error)
+{
+    const bool done = content->bytes ? stream_open_bytes(stream, content->name, content->bytes, content->size, error)
+                                     : stream_open_file(stream, content->name, error);
+    if (done) {
+        stream_charge_to(*stream, content->account);
+    }
+    return done;
+}
+
 void stream_charge_to(struct stream *stream, struct budget_account *account)
 {
     stream->account = account;
