@@ -8,6 +8,7 @@
 /* clang-format off */
 static const struct command *const commands[] = {
     &command_train,
+    &command_tune,
     &command_eval,
     &command_explain,
     &command_predict,

@@ -8,6 +8,7 @@
 #include "base/cli/command.h"
 
 extern const struct command command_train;     /* trainer [train]; worker/train.c */
+extern const struct command command_tune;      /* trainer tune [--space=FILE] [--trials=N]; worker/tune/ */
 extern const struct command command_eval;      /* trainer eval [--checkpoint=FILE] [train_dir]; worker/export/eval.c */
 extern const struct command command_explain;   /* trainer explain [--repeats=5] [train_dir [FILE]]; worker/ */
 extern const struct command command_predict;   /* trainer predict [--checkpoint=FILE] FILE...; worker/export/ */

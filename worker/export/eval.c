@@ -84,6 +84,7 @@ static bool measure(struct eval *eval, struct error *error)
     }
     eval->evaluation.decision = eval->trained.threshold;
     eval->evaluation.temperature = eval->trained.temperature;
+    eval->evaluation.interval = eval->trained.interval;
     return evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error);
 }
 
