@@ -183,12 +183,6 @@ static bool read_range(struct space_reader *reader, struct space_key *dimension,
         return fail_at(reader, path, 1, false);
     }
     for (const cJSON *member = object->child; member; member = member->next, path[1]++) {
-        for (const cJSON *other = object->child; other != member; other = other->next) {
-            if (strcmp(other->string, member->string) == 0) {
-                error_set(reader->error, "%s: duplicate \"%s\"; remove one", name, member->string);
-                return fail_at(reader, path, 2, true);
-            }
-        }
         if (!read_limit(reader, dimension, member, path)) {
             return false;
         }
@@ -216,9 +210,9 @@ static bool read_key(struct space_reader *reader, const cJSON *member, int index
         for (const struct config_key *each = config_keys; each->section; each++) {
             suggest_offer(&suggestion, each->name);
         }
-        error_set(reader->error, "%.64s: unknown key; %s%s", member->string,
+        error_set(reader->error, "%.64s: unknown key; %s%s%s", member->string,
                   suggestion.best ? "did you mean " : "`trainer help config` lists them",
-                  suggestion.best ? suggestion.best : "");
+                  suggestion.best ? suggestion.best : "", suggestion.best ? "?" : "");
         return fail_at(reader, path, 1, true);
     }
     for (int i = 0; i < space->count; i++) {
