@@ -116,6 +116,27 @@ bool outcome_flag(const struct outcome *outcome, int index)
     return outcome->values[index] >= (outcome->count == 1 && !isnan(outcome->threshold) ? outcome->threshold : 0.5);
 }
 
+int outcome_spreads(const struct trained *trained)
+{
+    return outcome_kind(trained) == OUTCOME_CLASS ? 1 : outcome_count(trained);
+}
+
+double outcome_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
+                      int index)
+{
+    const int which = outcome->kind == OUTCOME_CLASS ? outcome->best : index;
+    const double spread = (double)spreads[(size_t)row * (size_t)outcome->count + (size_t)which];
+    return outcome->kind == OUTCOME_NUMBERS ? spread * trained->schema->target_scales[index] : spread;
+}
+
+const char *outcome_spread_obstacle(const struct trained *trained)
+{
+    return trained->model.net_count < 2
+               ? "is a single net, and a spread needs several: train it with --ensemble=raw:2 or the like"
+           : outcome_kind(trained) == OUTCOME_ERROR ? "learns its inputs, whose error has no spread"
+                                                    : NULL;
+}
+
 /* --- As columns of a CSV file --- */
 
 /* The only place that defines the names of prediction columns and their number of digits. */
@@ -256,14 +277,8 @@ void outcome_put_spread_names(const struct trained *trained, FILE *out, char del
 void outcome_put_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
                         FILE *out, char delimiter)
 {
-    const double *scales = outcome->kind == OUTCOME_NUMBERS ? trained->schema->target_scales : NULL;
-    spreads += (size_t)row * (size_t)outcome->count;
-    if (outcome->kind == OUTCOME_CLASS) {
-        fprintf(out, "%c%.4g", delimiter, (double)spreads[outcome->best]);
-        return;
-    }
-    for (int i = 0; i < outcome->count; i++) {
-        fprintf(out, "%c%.4g", delimiter, (double)spreads[i] * (scales ? scales[i] : 1));
+    for (int i = 0; i < outcome_spreads(trained); i++) {
+        fprintf(out, "%c%.4g", delimiter, outcome_spread(trained, outcome, spreads, row, i));
     }
 }
 

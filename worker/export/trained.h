@@ -72,6 +72,7 @@ struct predict_watch {
     void (*took)(void *context, const struct encoder *encoder, const struct row *row);
     void (*saw)(void *context, const struct examples *examples, const float *outputs);
     void *context;
+    bool has_spread; /* of an ensemble: the spread is wanted, too */
 };
 bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
                         struct budget_account *account, const struct predict_watch *watch, FILE *out,
