@@ -346,6 +346,37 @@ void space_usual(struct space *space, const struct config *config, bool on_gpu)
     space->count = kept;
 }
 
+/* A key's only values are these two; NULL: the key is not searched. */
+static void limit_key(struct space *space, const char *name, const char *one, const char *other)
+{
+    int kept = 0;
+    for (int i = 0; i < space->count; i++) {
+        struct space_key *dimension = &space->keys[i];
+        const bool is_it = strcmp(dimension->key->name, name) == 0;
+        if (is_it) {
+            free_key(dimension);
+        }
+        if (is_it && one) {
+            dimension->values = must_zero(2, sizeof *dimension->values, "a space of configs");
+            dimension->values[0] = must_copy(one);
+            dimension->values[1] = must_copy(other);
+            dimension->value_count = 2;
+        }
+        if (!is_it || one) {
+            space->keys[kept++] = *dimension;
+        }
+    }
+    space->count = kept;
+}
+
+void space_fit(struct space *space, const char *nets)
+{
+    if (!strstr(nets, config_view_name(VIEW_PIECEWISE))) {
+        limit_key(space, "ensemble", nets[0] != '\0' ? "raw:1" : NULL, "raw:2");
+        limit_key(space, "bins", NULL, NULL);
+    }
+}
+
 /* --- Draws --- */
 
 static char *draw_value(const struct space_key *dimension, double share)

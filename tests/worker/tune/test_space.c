@@ -156,6 +156,27 @@ TEST(draws_are_within_the_space_and_by_the_seed)
     space_free(&space);
 }
 
+/* A table without numbers has no ple nets, and a run of a single net has no bins. */
+TEST(the_usual_space_of_a_table_without_numbers)
+{
+    struct config of_table;
+    const struct config_setting settings[] = {{"target", "y"}};
+    static const char *const nets[] = {"raw:1,ple:1", "raw:2", ""};
+    for (int i = 0; i < 3; i++) {
+        int ensembles = 0;
+        assert_true(config_parse(&of_table, "none", NULL, 0, settings, 1, &error));
+        space_usual(&space, &of_table, false);
+        space_fit(&space, nets[i]);
+        assert_int_equal(space.count, 8 - i);
+        for (int k = 0; k < space.count; k++) {
+            ensembles += strcmp(space.keys[k].key->name, "ensemble") == 0 ? space.keys[k].value_count : 0;
+        }
+        assert_int_equal(ensembles, i == 0 ? 4 : i == 1 ? 2 : 0);
+        space_free(&space);
+        config_free(&of_table);
+    }
+}
+
 /* What a user has set is not searched. */
 TEST(usual_spaces)
 {
