@@ -238,7 +238,9 @@ struct config_train {
     double target_metric;         /* the same for best_metric; 0 = never */
     int patience;                 /* stop after this many validations without a new best; 0 = never (auto) */
     enum calibration calibration; /* of probabilities, by the validation examples */
-    double threshold;             /* of two classes, from which score on the second is predicted; CONFIG_AUTO: found */
+    double
+        interval; /* the share of targets that intervals around predicted numbers are to contain; 0: there are none */
+    double threshold; /* of two classes, from which score on the second is predicted; CONFIG_AUTO: found */
     int64_t seed;
     char *warm_start;       /* checkpoint to initialize a new run from; "" = none */
     int num_threads;        /* 0 = the CPUs this process may use */

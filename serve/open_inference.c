@@ -25,11 +25,13 @@ struct inference_form {
 
 /* --- outputs --- */
 
+enum out_kind { OUT_ANSWER, OUT_LOW, OUT_HIGH, OUT_SPREAD /* only for requests that ask for it */ };
+
 struct tensor_out {
     const char *name;
     enum tensor_type type;
-    int width;     /* values per row; 0: a scalar */
-    bool is_extra; /* only for requests that ask for it */
+    int width; /* values per row; 0: a scalar */
+    enum out_kind kind;
 };
 
 /* All but the spread. */
@@ -39,20 +41,22 @@ static int list_predictions(const struct version *version, struct tensor_out out
     const int count = outcome_count(trained);
     switch (outcome_kind(trained)) {
     case OUTCOME_CLASS:
-        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count, false};
-        outputs[1] = (struct tensor_out){"class", TENSOR_INT64, 0, false};
-        outputs[2] = (struct tensor_out){"label", TENSOR_BYTES, 0, false};
+        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"class", TENSOR_INT64, 0, OUT_ANSWER};
+        outputs[2] = (struct tensor_out){"label", TENSOR_BYTES, 0, OUT_ANSWER};
         return 3;
     case OUTCOME_FLAGS:
-        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count, false};
-        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, count, false};
+        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, count, OUT_ANSWER};
         return 2;
     case OUTCOME_NUMBERS:
-        outputs[0] = (struct tensor_out){"predictions", TENSOR_FP64, count, false};
-        return 1;
+        outputs[0] = (struct tensor_out){"predictions", TENSOR_FP64, count, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"interval_low", TENSOR_FP64, count, OUT_LOW};
+        outputs[2] = (struct tensor_out){"interval_high", TENSOR_FP64, count, OUT_HIGH};
+        return outcome_has_intervals(trained) ? 3 : 1;
     case OUTCOME_ERROR:
-        outputs[0] = (struct tensor_out){"errors", TENSOR_FP64, 0, false};
-        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, 0, false};
+        outputs[0] = (struct tensor_out){"errors", TENSOR_FP64, 0, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, 0, OUT_ANSWER};
         return isnan(trained->threshold) ? 1 : 2;
     }
     return 0;
@@ -67,7 +71,7 @@ static int list_outputs(const struct version *version, struct tensor_out outputs
         return count;
     }
     const bool is_of_class = outcome_kind(trained) == OUTCOME_CLASS;
-    outputs[count] = (struct tensor_out){"spread", TENSOR_FP64, is_of_class ? 0 : outcome_spreads(trained), true};
+    outputs[count] = (struct tensor_out){"spread", TENSOR_FP64, is_of_class ? 0 : outcome_spreads(trained), OUT_SPREAD};
     return count + 1;
 }
 
@@ -86,7 +90,7 @@ static bool read_choice(struct inference_form *form, struct call *call, struct j
     for (int i = 0; i < count; i++) {
         if (json_is(name, outputs[i].name)) {
             form->chooses = form->chosen[i] = true;
-            call->wants_spread = call->wants_spread || outputs[i].is_extra;
+            call->wants_spread = call->wants_spread || outputs[i].kind == OUT_SPREAD;
             form->binary[i] = wants_binary(json_member(wanted, "parameters"), "binary_data");
             return true;
         }
@@ -261,7 +265,7 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
 static bool is_wanted(const struct call *call, const struct tensor_out *output, int index)
 {
     const struct inference_form *form = call->format;
-    return output->is_extra ? call->wants_spread : !form->chooses || form->chosen[index];
+    return output->kind == OUT_SPREAD ? call->wants_spread : !form->chooses || form->chosen[index];
 }
 
 struct tensor_writer {
@@ -284,7 +288,11 @@ static void put_value(struct tensor_writer *writer, struct text_buffer *body, co
                       int index, bool binary)
 {
     const struct outcome *outcome = &writer->outcome;
-    if (output->is_extra) {
+    if (output->kind == OUT_LOW) {
+        put_number(writer, body, outcome_low(writer->trained, outcome, index), binary);
+    } else if (output->kind == OUT_HIGH) {
+        put_number(writer, body, outcome_high(writer->trained, outcome, index), binary);
+    } else if (output->kind == OUT_SPREAD) {
         put_number(writer, body, outcome_spread(writer->trained, outcome, writer->answers->spreads, row, index),
                    binary);
     } else if (output->type == TENSOR_BYTES) {

@@ -158,6 +158,25 @@ static void put_spread(struct text_buffer *body, const struct answers *answers, 
     }
 }
 
+/* [low, high], or an array of these for several targets. */
+static void put_interval(struct text_buffer *body, const struct answers *answers, int row, struct outcome *outcome)
+{
+    const struct trained *trained = &answers->version->trained;
+    outcome_find(trained, answers->outputs, answers->wanted, row, outcome);
+    if (outcome->count > 1) {
+        json_write_open(body, NULL, '[');
+    }
+    for (int i = 0; i < outcome->count; i++) {
+        json_write_open(body, NULL, '[');
+        json_write_number(body, NULL, outcome_low(trained, outcome, i));
+        json_write_number(body, NULL, outcome_high(trained, outcome, i));
+        json_write_close(body, ']');
+    }
+    if (outcome->count > 1) {
+        json_write_close(body, ']');
+    }
+}
+
 typedef void put_one(struct text_buffer *body, const struct answers *answers, int row, struct outcome *outcome);
 
 static void put_list(struct text_buffer *body, const struct answers *answers, const char *name, put_one *put,
@@ -170,6 +189,17 @@ static void put_list(struct text_buffer *body, const struct answers *answers, co
     json_write_close(body, ']');
 }
 
+/* How sure the predictions are, as far as it is known or wanted. */
+static void put_doubts(struct text_buffer *body, const struct answers *answers, struct outcome *outcome)
+{
+    if (outcome_has_intervals(&answers->version->trained)) {
+        put_list(body, answers, "intervals", put_interval, outcome);
+    }
+    if (answers->spreads) {
+        put_list(body, answers, "spread", put_spread, outcome);
+    }
+}
+
 /* {"name": [row, row, ...]} */
 static const char *write_rows(struct text_buffer *body, const struct answers *answers, const char *name, put_one *put)
 {
@@ -180,9 +210,7 @@ static const char *write_rows(struct text_buffer *body, const struct answers *an
     }
     json_write_open(body, NULL, '{');
     put_list(body, answers, name, put, &outcome);
-    if (answers->spreads) {
-        put_list(body, answers, "spread", put_spread, &outcome);
-    }
+    put_doubts(body, answers, &outcome);
     json_write_close(body, '}');
     outcome_free(&outcome);
     return "application/json";
@@ -335,9 +363,7 @@ static const char *write_explanations(struct call *call, const struct answers *a
     }
     json_write_open(body, NULL, '{');
     put_list(body, answers, "predictions", put_row, &outcome);
-    if (answers->spreads) {
-        put_list(body, answers, "spread", put_spread, &outcome);
-    }
+    put_doubts(body, answers, &outcome);
     json_write_open(body, "explanations", '[');
     for (int row = 0; row < form->rows; row++) {
         if (shapley->outputs > 1) {

@@ -192,6 +192,25 @@ static bool has_validation(const struct training *training)
     return training->dataset->validation.count > 0 || validates_together(training);
 }
 
+/* Intervals are around numbers. */
+static bool check_interval(const struct training *training, enum loss_kind loss, struct error *error)
+{
+    const double interval = training->config->train.interval;
+    const int targets = training->dataset->train.targets;
+    if (interval == 0) {
+        return true;
+    }
+    if (!loss_is_of_numbers(loss)) {
+        return error_set(error,
+                         "train.interval=%g is for targets that are numbers, and the data have classes to learn: "
+                         "remove it",
+                         interval);
+    }
+    return targets <= INTERVAL_MOST_TARGETS ||
+           error_set(error, "train.interval=%g: there are %d targets, and at most %d may have intervals: remove it",
+                     interval, targets, INTERVAL_MOST_TARGETS);
+}
+
 bool training_check_data(const struct training *training, struct error *error)
 {
     const struct config_train *train = &training->config->train;
@@ -214,6 +233,9 @@ bool training_check_data(const struct training *training, struct error *error)
                          "train.threshold=%g is between two classes, and the data have %d %s to learn: remove it",
                          train->threshold, targets > 0 ? targets : training->dataset->train.classes,
                          targets > 0 ? "targets" : "classes");
+    }
+    if (!check_interval(training, loss, error)) {
+        return false;
     }
     /* A size of 0 would have been refused with the config. */
     return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
@@ -429,6 +451,13 @@ static void note_decision(struct training *training, struct checkpoint_info *rec
     struct evaluation *evaluation = &training->evaluation;
     const bool is_here = validators->count == 0; /* all that was evaluated */
     record->temperature = is_here ? evaluation_temperature(evaluation, &training->dataset->validation) : 0;
+    record->interval = (struct interval){.coverage = 0};
+    if (is_here && !evaluation_interval(evaluation, &training->dataset->validation, &record->interval) &&
+        !training->lacks_interval) {
+        log_warning("%d validation rows are too few for an interval of %g; hold out more (--validation_size)",
+                    training->dataset->validation.count, training->config->train.interval);
+        training->lacks_interval = true;
+    }
     if (!evaluation_finds_threshold(evaluation)) {
         return;
     }
@@ -504,6 +533,7 @@ static bool evaluate_held(struct training *training, const struct held_model *he
     const struct updater_table *table = training->updater->table;
     *validators = (struct validators){.count = 0};
     training->evaluation.temperature = 0;
+    training->evaluation.interval.coverage = 0;
     return evaluate_on(training, &training->dataset->validation) &&
            (!table->gather ||
             table->gather(training->updater, held->global_step, training->metric, &training->evaluation, validators));
@@ -662,6 +692,7 @@ static void create_evaluation(struct training *training)
     int rows = dataset->sample.count;
     rows = dataset->validation.count > rows ? dataset->validation.count : rows;
     rows = training->test && training->test->count > rows ? training->test->count : rows;
+    const bool has_interval = training->config->train.interval > 0;
     const struct evaluation_options options = {
         .train = &training->config->train,
         .outputs = model->widths[model->layer_count],
@@ -669,7 +700,9 @@ static void create_evaluation(struct training *training)
         .targets = dataset->train.targets,
         .schema = dataset->schema,
         .class_names = dataset->class_names,
-        .calibrated = training->config->train.calibration == CALIBRATION_TEMPERATURE ? dataset->validation.count : 0,
+        .calibrated = training->config->train.calibration == CALIBRATION_TEMPERATURE || has_interval
+                          ? dataset->validation.count
+                          : 0,
         .bins = examples_are_rows(&dataset->train) && validates_together(training)};
     evaluation_create(&training->evaluation, &options);
 }
@@ -838,11 +871,13 @@ static bool take_tested(struct training *training, const struct updater_record *
     const struct good_model *good = &training->good;
     training->evaluation.decision = record->threshold;
     training->evaluation.temperature = record->temperature;
+    training->evaluation.interval = record->interval;
     if (!tests_best(training)) {
         return true;
     }
     const double threshold = good->record.has_threshold ? good->record.threshold : NAN;
     const double temperature = good->record.temperature;
+    const struct interval interval = good->record.interval;
     if (!good->state.memory && !training->updater->table->load_best(training->updater)) {
         return false;
     }
@@ -851,6 +886,7 @@ static bool take_tested(struct training *training, const struct updater_record *
     }
     training->evaluation.decision = threshold;
     training->evaluation.temperature = temperature;
+    training->evaluation.interval = interval;
     return !good->state.memory || good_model_put(good, training->engine, &training->error) || training_fail(training);
 }
 

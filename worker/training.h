@@ -91,6 +91,7 @@ struct training {
     double ended_s;          /* when the last step was done... */
     int64_t ended_step;      /* ...and which one that was */
     bool begun;
+    bool lacks_interval; /* it was said that validation has too few rows for one */
     double shown_validation, recent_steps_per_s, recent_loss;
 };
 

@@ -349,6 +349,7 @@ const struct command command_config_check = {
     .summary = "check config.json and flags, and print the job's digest",
     .takes_config = true,
     .only_shows = true,
+    .confine = CONFINE_READER,
     .run = run_check,
 };
 
@@ -359,11 +360,13 @@ const struct command command_config_show = {
     .flags = show_flags,
     .takes_config = true,
     .only_shows = true,
+    .confine = CONFINE_READER,
     .run = run_show,
 };
 
 const struct command command_config_schema = {
     .name = "config schema",
     .summary = "print a JSON Schema of config.json, for editors and validators",
+    .confine = CONFINE_READER,
     .run = run_schema,
 };

@@ -339,6 +339,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "temperature = divide the outputs of a table's model by the number that gives the validation "
                     "data's classes the best probabilities; none = not"},
+    {"train", "interval", KEY_NUMBER, AT(train.interval), .maximum = 1, .below_maximum = true, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .description = "predict an interval around each number that contains the true one this often, 0.9 say, by the "
+                    "validation data's errors; 0 = none"},
     {"train", "threshold", KEY_NUMBER, AT(train.threshold), .takes_auto = true, .maximum = 1, .above_minimum = true,
      .below_maximum = true, .initial = "0.5", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "of two classes, the second is predicted from this probability on; auto = what is best on the "

@@ -343,6 +343,23 @@ static bool check_calibration(const struct config *config, struct error *error)
     return error_at_key(config, "train", "calibration", error);
 }
 
+static bool check_interval(const struct config *config, struct error *error)
+{
+    const bool learns_inputs = config->data.target.count == 1 && strcmp(config->data.target.items[0], "inputs") == 0;
+    if (config->train.interval == 0) {
+        return true;
+    }
+    if (!config_is_of_table(config) || learns_inputs) {
+        error_set(error, "intervals are of numbers that a table's model predicts, and there is no such target; use 0");
+    } else if (config->data.data_sharding == SHARDING_OWN) {
+        error_set(error, "needs the errors of all validation rows, which are not in one place with data_sharding=own; "
+                         "use 0");
+    } else {
+        return true;
+    }
+    return error_at_key(config, "train", "interval", error);
+}
+
 /* A model uses the CPU and at most one GPU; *on_gpu: whether any layer is placed on the GPU. */
 static bool check_placement(const struct config *config, bool *on_gpu, struct error *error)
 {
@@ -674,9 +691,10 @@ bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_bind(config, error) && check_steps(config, error) &&
            check_devices(config, error) && check_ensemble(config, error) && check_calibration(config, error) &&
-           check_fold(config, error) && check_target(config, error) && check_validation(config, error) &&
-           check_checkpoints(config, error) && check_synchronous(config, error) && check_rounds(config, error) &&
-           check_own_data(config, error) && check_validate_by(config, error) && check_elastic(config, error);
+           check_interval(config, error) && check_fold(config, error) && check_target(config, error) &&
+           check_validation(config, error) && check_checkpoints(config, error) && check_synchronous(config, error) &&
+           check_rounds(config, error) && check_own_data(config, error) && check_validate_by(config, error) &&
+           check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

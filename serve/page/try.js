@@ -59,8 +59,10 @@ function present(reply) {
     const best = outputs.label ? outputs.label[0] : null;
     byId('prediction').textContent = best === null ? main.data.map(isShare ? percent : number).join(', ') : best;
     byId('version').textContent = `version ${reply.model_version}`;
-    byId('scaled').textContent = outputs.spread
-        ? `its nets differ by ${outputs.spread.map(isShare ? percent : number).join(', ')} (standard deviation)` : '';
+    byId('scaled').textContent = [
+        ...(outputs.interval_low || []).map((low, i) => `${number(low)} to ${number(outputs.interval_high[i])}`),
+        ...(outputs.spread ? [`its nets differ by ${outputs.spread.map(isShare ? percent : number).join(', ')} ` +
+            '(standard deviation)'] : [])].join('; ');
     show('explanation', false);
     const body = byId('values').tBodies[0];
     body.replaceChildren();

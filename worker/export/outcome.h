@@ -39,6 +39,11 @@ void outcome_free(struct outcome *outcome);
 void outcome_find(const struct trained *trained, const float *outputs, const float *wanted, int row,
                   struct outcome *outcome);
 
+/* The interval around a predicted number; of a model that has some. */
+double outcome_low(const struct trained *trained, const struct outcome *outcome, int index);
+double outcome_high(const struct trained *trained, const struct outcome *outcome, int index);
+bool outcome_has_intervals(const struct trained *trained);
+
 /* True if a target is predicted to be 1 (OUTCOME_FLAGS), or the example is an anomaly (OUTCOME_ERROR). */
 bool outcome_flag(const struct outcome *outcome, int index);
 
