@@ -271,7 +271,8 @@ def test_a_table_without_numbers_has_no_trials_with_encoded_ones(trainer, tmp_pa
     rows = [[numbers.choice("abc") for _ in range(3)] for _ in range(200)]
     (tmp_path / "d/train.csv").write_text("p,q,r,y\n" + "".join(
         f"{','.join(row)},{'yes' if row[0] == row[1] else 'no'}\n" for row in rows))
-    result = train(trainer, "tune", *TABLE, "--train_dir=run", "--trials=8", "--epochs=3", "--final=false", cwd=tmp_path)
+    result = train(trainer, "tune", *TABLE, "--train_dir=run", "--trials=8", "--epochs=3", "--final=false",
+                   cwd=tmp_path)
     found = trials(tmp_path)
     assert not [trial for trial in found if "error" in trial]
     settings = " ".join(trial["settings"] for trial in found)

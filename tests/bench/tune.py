@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """`trainer tune` on real tables (real_tables.py): what a minute's search makes of a run without flags, on test rows.
 
-    tests/bench/tune.py [--trainer=build/trainer] [--tables=vehicle,credit] [--seeds=0] [--time_limit=60s] [--flags=FLAGS]
+    tests/bench/tune.py [--trainer=build/trainer] [--tables=vehicle,credit] [--seeds=0] [--time_limit=60s]
+                        [--flags=FLAGS]
 
 Both sides use all processors that this process may use (taskset -c 0,1 for two). `trainer tune` trains the best config
 on all rows within its time limit; `trainer` alone trains as long as it wants. What counts is the test's loss (log loss,

@@ -965,8 +965,9 @@ static bool conclude(const struct tune *tune, struct error *error)
 /* Are there uses for validation rows that the number of epochs does not replace? */
 static bool needs_validation(const struct config *config)
 {
-    return config->train.calibration != CALIBRATION_NONE || config->train.threshold == CONFIG_AUTO ||
-           config->train.target_accuracy > 0 || config->train.target_metric > 0;
+    return config->train.calibration != CALIBRATION_NONE || config->train.interval > 0 ||
+           config->train.threshold == CONFIG_AUTO || config->train.target_accuracy > 0 ||
+           config->train.target_metric > 0;
 }
 
 /*
