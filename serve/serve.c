@@ -1057,23 +1057,13 @@ static bool listen_and_serve(const struct command_call *call, struct service *se
     return done;
 }
 
-/* Its engine is a process of its own then. */
-static bool may_use_gpus(const struct config_train *train)
-{
-    bool may = train->device == DEVICE_GPU || train->towers[0] != '\0';
-    for (size_t i = 0; i < sizeof train->placement / sizeof train->placement[0]; i++) {
-        may = may || train->placement[i] >= LAYER_ON_GPU;
-    }
-    return may;
-}
-
 static int run(const struct command_call *call)
 {
     struct service service = {.begun_s = clock_wall_s()};
     struct error error;
     signals_catch();
     if (call->config->security.seccomp) {
-        confine_or_warn(may_use_gpus(&call->config->train) ? CONFINE_LAUNCHER : CONFINE_SERVER);
+        confine_or_warn(command_may_use_gpus(call->config) ? CONFINE_LAUNCHER : CONFINE_SERVER);
     }
     if (!call->config->output.shared_files) {
         file_keep_private(); /* of the log of requests */

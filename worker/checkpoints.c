@@ -200,11 +200,7 @@ void good_model_load(struct good_model *good, const struct checkpoint_info *reco
 
 void good_model_copy(const struct good_model *good, struct checkpoint_state *state)
 {
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        if (good->state.vectors[v]) {
-            memcpy(state->vectors[v], good->state.vectors[v], good->state.model->float_count * sizeof(float));
-        }
-    }
+    checkpoint_state_copy(state, &good->state);
 }
 
 bool good_model_put(const struct good_model *good, struct engine *engine, struct error *error)

@@ -99,16 +99,20 @@ static void format_rounds(char *text, size_t size, const struct config_train *tr
 static void format_length(char *text, size_t size, const struct report_start *start)
 {
     const int patience = start->patience;
-    char steps[COUNT_TEXT], count[COUNT_TEXT], fewer[96] = "";
+    const double limit_s = start->config->train.time_limit;
+    char steps[COUNT_TEXT], count[COUNT_TEXT], fewer[96] = "", time[48] = "";
     if (patience > 0) {
         snprintf(fewer, sizeof fewer, ", fewer after %s validations without a better %s", count_text(count, patience),
                  config_metric_name(start->metric));
     }
+    if (limit_s > 0) {
+        snprintf(time, sizeof time, "; at most %g s", limit_s);
+    }
     if (start->last_step == INT64_MAX) {
-        snprintf(text, size, "no limit of steps%s", fewer);
+        snprintf(text, size, "no limit of steps%s%s", fewer, time);
     } else {
-        snprintf(text, size, "%s%s steps (%.1f epochs)%s", patience > 0 ? "up to " : "",
-                 count_text(steps, start->last_step), start->epochs, fewer);
+        snprintf(text, size, "%s%s steps (%.1f epochs)%s%s", patience > 0 || limit_s > 0 ? "up to " : "",
+                 count_text(steps, start->last_step), start->epochs, fewer, time);
     }
 }
 
@@ -162,6 +166,9 @@ static void start_as_json(const struct report_start *start, const char *layers)
     cJSON_AddNumberToObject(fields, "global_step", (double)start->global_step);
     if (start->last_step != INT64_MAX) {
         cJSON_AddNumberToObject(fields, "last_step", (double)start->last_step);
+    }
+    if (config->train.time_limit > 0) {
+        cJSON_AddNumberToObject(fields, "time_limit", config->train.time_limit);
     }
     if (start->restored_from) {
         cJSON_AddStringToObject(fields, "restored_from", start->restored_from);

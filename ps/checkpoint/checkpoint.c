@@ -39,6 +39,15 @@ void checkpoint_state_create(struct checkpoint_state *state, const struct model 
     }
 }
 
+void checkpoint_state_copy(struct checkpoint_state *to, const struct checkpoint_state *from)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        if (to->vectors[v] && from->vectors[v]) {
+            memcpy(to->vectors[v], from->vectors[v], from->model->float_count * sizeof(float));
+        }
+    }
+}
+
 void checkpoint_state_destroy(struct checkpoint_state *state)
 {
     free(state->memory);
@@ -259,7 +268,7 @@ static void escaped_free(struct escaped *escaped)
     free(escaped->class_names);
 }
 
-/* For a table only. Column names are short. */
+/* If part of the training files is the test. Column names are short. */
 static void put_held_out(struct safetensors_writer *writer, const struct checkpoint_info *info,
                          const struct escaped *escaped)
 {
@@ -310,8 +319,8 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     put_loss(&writer, info);
     if (escaped->preprocessing) {
         safetensors_write_metadata(&writer, "preprocessing", escaped->preprocessing);
-        put_held_out(&writer, info, escaped);
     }
+    put_held_out(&writer, info, escaped);
     if (info->shape.height > 0) {
         put(&writer, "image_shape", "%d,%d,%d", info->shape.height, info->shape.width, info->shape.channels);
         put(&writer, "image_fit", "%s", info->shape.digits ? "digits" : "scale");

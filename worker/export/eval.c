@@ -290,5 +290,6 @@ const struct command command_eval = {
         "  The layers are the checkpoint's own; if it has moving averages of the parameters, those are evaluated.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_eval,
 };

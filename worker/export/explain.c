@@ -508,5 +508,6 @@ const struct command command_explain = {
         "of the predicted one. predict --explain does that for each row of a file.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_explain,
 };

@@ -445,5 +445,6 @@ const struct command command_export = {
         "other formats hold each layer's weights [in, out] and biases [out], and a table's preprocessing as JSON.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_export,
 };

@@ -195,12 +195,23 @@ static bool take_row(struct prediction *self, const struct row *row, struct erro
     return true;
 }
 
+/* Lines of a file that get no prediction. */
+static void say_left_out(const struct prediction *self)
+{
+    char note[ROWS_NOTE];
+    rows_note(self->rows, note);
+    if (note[0] != '\0' && !self->account) {
+        log_warning("%s: %s", rows_name(self->rows), note);
+    }
+}
+
 static bool predict_all(struct prediction *self, struct error *error)
 {
     for (;;) {
         struct row row;
         const enum csv_status status = rows_next(self->rows, &row, error);
         if (status == CSV_END) {
+            say_left_out(self);
             return put_batch(self, error);
         }
         if (status == CSV_FAILED) {
@@ -814,5 +825,6 @@ const struct command command_predict = {
         "with the predictions as further columns. The model comes from train_dir or --checkpoint.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_predict,
 };
