@@ -77,11 +77,13 @@ static void finds_how_sure_a_model_is(void **state)
         struct scene scene;
         set_up(&scene, 0);
         draw_classes(&scene, sure[i], &random);
-        assert_true(fabs(log(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, i % 2 == 0) / sure[i])) < 0.1);
+        assert_true(fabs(log(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, i % 2 == 0) /
+                             sure[i])) < 0.1);
         tear_down(&scene);
         set_up(&scene, 2);
         draw_flags(&scene, sure[i], &random);
-        assert_true(fabs(log(calibration_fit(LOSS_SIGMOID, scene.logits, 2, &scene.examples, i % 2 == 0) / sure[i])) < 0.1);
+        assert_true(fabs(log(calibration_fit(LOSS_SIGMOID, scene.logits, 2, &scene.examples, i % 2 == 0) / sure[i])) <
+                    0.1);
         tear_down(&scene);
     }
 }
