@@ -77,11 +77,13 @@ static void finds_how_sure_a_model_is(void **state)
         struct scene scene;
         set_up(&scene, 0);
         draw_classes(&scene, sure[i], &random);
-        assert_true(fabs(log(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples) / sure[i])) < 0.1);
+        assert_true(fabs(log(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, i % 2 == 0) /
+                             sure[i])) < 0.1);
         tear_down(&scene);
         set_up(&scene, 2);
         draw_flags(&scene, sure[i], &random);
-        assert_true(fabs(log(calibration_fit(LOSS_SIGMOID, scene.logits, 2, &scene.examples) / sure[i])) < 0.1);
+        assert_true(fabs(log(calibration_fit(LOSS_SIGMOID, scene.logits, 2, &scene.examples, i % 2 == 0) / sure[i])) <
+                    0.1);
         tear_down(&scene);
     }
 }
@@ -95,25 +97,26 @@ static void is_careful(void **state)
     set_up(&scene, 0);
     draw_classes(&scene, 1, &random);
     scene.examples.count = 5;
-    const double few = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples);
-    assert_true(few > 0.7 && few < 1.5);
+    const double few = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true);
+    const double others = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, false);
+    assert_true(few > 0.7 && few < 1.5 && fabs(log(few)) < fabs(log(others)) && others > 0.4 && others < 2.5);
     scene.examples.count = 0;
-    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples) == 1);
+    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true) == 1);
     scene.examples.count = 300;
     for (int row = 0; row < 300; row++) {
         for (int i = 0; i < CLASSES; i++) {
             scene.logits[row * CLASSES + i] = scene.examples.labels[row] == i ? 6 : 0;
         }
     }
-    const double right = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples);
+    const double right = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true);
     assert_true(right > 0.5 && right <= 1);
     for (int row = 0; row < 300; row++) {
         scene.examples.labels[row] = (scene.examples.labels[row] + 1) % CLASSES; /* all wrong, and sure of it */
     }
-    const double wrong = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples);
+    const double wrong = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true);
     assert_true(wrong > 3 && wrong <= 10);
     scene.logits[0] = INFINITY;
-    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples) == 1);
+    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true) == 1);
     tear_down(&scene);
 }
 
