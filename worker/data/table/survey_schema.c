@@ -120,8 +120,8 @@ static bool find_edges(struct schema_column *to, const struct survey_column *fro
 static bool is_of_nines(double number)
 {
     const double size = fabs(number);
-    for (double nines = 99; nines < 1e9; nines = 10 * nines + 9) {
-        if (size >= nines && size <= nines) {
+    for (int64_t nines = 99; nines < 1000000000; nines = 10 * nines + 9) {
+        if (size >= (double)nines && size <= (double)nines) {
             return true;
         }
     }
