@@ -433,6 +433,9 @@ static void report_task(const struct targets *targets, enum schema_task task, en
         return;
     }
     const bool has_unit = notation_has_word(&target->notation);
+    if (target->minimum >= target->maximum) {
+        log_warning("target %.64s: is %g in every row, so there is nothing to learn", target->name, target->minimum);
+    }
     if (task == TASK_NUMBERS && (target->padded > 0 || (has_unit && target->is_integer))) {
         log_warning("target %.64s: its values are read as numbers%s%s and learned as a quantity (regression); if they "
                     "are codes, --categorical=%.64s learns each as a class, as it is written",
