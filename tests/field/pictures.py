@@ -103,7 +103,7 @@ CASES = [
     Case("exif_orientation_of_png", "PNG third edition, eXIf; pillow#3043: screenshots of phones are turned, too",
          folders(lambda seed, kind: turned(seed, kind, "PNG", (24, 16))), [TRAIN],
          [accuracy(1), says("pictures of 16x24")]),
-    Case("exif_orientation_behind_the_pixels", "PNG third edition, 11.3.4.5: eXIf may appear before or after IDAT",
+    Case("exif_orientation_behind_the_pixels", "w3c/png#310: eXIf before or behind IDAT; Pillow turns both",
          folders(turned_behind_the_pixels), [TRAIN], [accuracy(1), says("pictures of 16x24")]),
     Case("classes_alone", "torchvision ImageFolder, keras image_dataset_from_directory: no folder train",
          {path.replace("d/train/", "d/"): content for path, content in SIDES.items()
@@ -114,10 +114,10 @@ CASES = [
     Case("validation_folder", "keras, fastai: train, val and test, of which val is another's validation",
          {**SIDES, "d/val/left/1.png": encoded(sides("v", "left"))}, [TRAIN],
          [accuracy(1), says("d/val is not used: the pictures to validate with are held out of d/train")]),
-    Case("class_without_pictures", "keras#13171: a folder that is empty counts as a class",
+    Case("class_without_pictures", "pytorch/vision#4925, #8297: a folder that is empty counts as a class",
          {**SIDES, "d/train/middle/.keep": b""}, [TRAIN],
          [accuracy(1), says("d/train/middle: holds no pictures, so this class is never learnt")]),
-    Case("pictures_deeper", "torchvision#4925: pictures in folders of folders",
+    Case("pictures_deeper", "fastai#1187, keras#4552: pictures in folders of a class's folder",
          {path.replace("/left/", "/left/2024/"): content for path, content in SIDES.items()}, [TRAIN],
          [fails("one class, right")]),
     Case("pictures_all_deeper", "the same everywhere", {path.replace("t/", "t/2024/"): content
