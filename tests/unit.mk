@@ -93,6 +93,7 @@ build/%/tests/worker/remote/operator/test_rollout build/%/tests/worker/remote/op
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty operator_key_read_secret \
 	signals_pending sodium_memzero)
 build/%/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
+build/%/tests/worker/data/table/test_spool: link_with += -Wl,--wrap=fstatvfs
 build/%/tests/worker/remote/test_own_rows: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/%/tests/worker/remote/operator/test_top: \

@@ -112,6 +112,7 @@ void checkpoint_ledger_record(const struct checkpoint_ledger *ledger, struct upd
                                       .best_step = ledger->info.best_step,
                                       .threshold = ledger->info.has_threshold ? ledger->info.threshold : NAN,
                                       .temperature = ledger->info.temperature,
+                                      .interval = ledger->info.interval,
                                       .checkpoint_failed = ledger->failed,
                                       .last_checkpoint = has_checkpoint ? ledger->last : NULL,
                                       .last_checkpoint_step = has_checkpoint ? ledger->last_step : -1};

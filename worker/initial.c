@@ -193,6 +193,9 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
     }
     take_threshold(info, &config->train, dataset);
     info->temperature = config->train.calibration == CALIBRATION_TEMPERATURE ? info->temperature : 0;
+    if (info->interval.coverage != config->train.interval) {
+        info->interval = (struct interval){.coverage = 0};
+    }
     info->kept_rows = NULL; /* each checkpoint has its own answers */
 }
 

@@ -205,6 +205,24 @@ static void put_scores(struct safetensors_writer *writer, const struct checkpoin
     }
 }
 
+void checkpoint_interval_text(const struct interval *interval, char text[INTERVAL_TEXT])
+{
+    int used = snprintf(text, INTERVAL_TEXT, "%.17g", interval->coverage);
+    for (int i = 0; i < interval->targets; i++) {
+        used +=
+            snprintf(text + used, INTERVAL_TEXT - (size_t)used, " %.17g %.17g", interval->low[i], interval->high[i]);
+    }
+}
+
+static void put_interval(struct safetensors_writer *writer, const struct interval *interval)
+{
+    char text[INTERVAL_TEXT];
+    if (interval->coverage > 0) {
+        checkpoint_interval_text(interval, text);
+        safetensors_write_metadata(writer, "interval", text);
+    }
+}
+
 static void put_loss(struct safetensors_writer *writer, const struct checkpoint_info *info)
 {
     if (info->loss == LOSS_AUTO) {
@@ -297,6 +315,7 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     }
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
+    put_interval(&writer, &info->interval);
     put_loss(&writer, info);
     if (escaped->preprocessing) {
         safetensors_write_metadata(&writer, "preprocessing", escaped->preprocessing);

@@ -177,6 +177,7 @@ static void take_loss(struct trained *trained)
     struct config_train *train = &trained->config.train;
     trained->threshold = info->has_threshold ? info->threshold : NAN;
     trained->temperature = info->temperature;
+    trained->interval = info->interval;
     if (!trained->schema) {
         return;
     }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <setjmp.h>
 #include <cmocka.h>
@@ -43,6 +44,31 @@ static void accept(struct config *config, const char *json, const char *const *f
 
 #define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL, NULL})
 #define NO_FLAGS   ((const char *const[]){NULL, NULL})
+
+static void what_a_fold_is(void **state)
+{
+    (void)state;
+    struct config config;
+    static const char *const wrong[] = {"0/5", "6/5", "1/1", "1/21", "1", "1/5/", "1/5x", " 1/5", "-1/5", "1/+5"};
+    int fold, folds;
+    struct error error;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char expected[128];
+        snprintf(expected, sizeof expected, "--fold: must be which part of how many, at most 20, as 2/5, not \"%s\"",
+                 wrong[i]);
+        refuse("{}", FLAGS("target", "y", "fold", wrong[i]), expected);
+    }
+    refuse("{}", FLAGS("fold", "1/5"), "--fold: divides the rows of a table, and there is no target; remove it");
+    refuse("{}", FLAGS("target", "y", "fold", "1/5", "validation_size", "9"),
+           "--fold: and validation_size both set which rows are held out; remove one of the two");
+    refuse("{}", FLAGS("target", "y", "fold", "1/5", "time", "t"),
+           "--fold: holds out rows at random, and data.time the latest ones; remove one of the two");
+    accept(&config, "{\"data\": {\"fold\": \"5/5\", \"target\": [\"y\"]}}", NO_FLAGS);
+    assert_true(config_parse_fold(config.data.fold, &fold, &folds, &error));
+    assert_int_equal(fold, 5);
+    assert_int_equal(folds, 5);
+    config_free(&config);
+}
 
 static void what_checkpoints_need(void **state)
 {
@@ -246,9 +272,13 @@ static void what_roles_need(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_checkpoints_need),    cmocka_unit_test(what_early_stopping_needs),
-        cmocka_unit_test(steps_that_are_too_large), cmocka_unit_test(which_bound_ends_the_run),
-        cmocka_unit_test(what_auto_means),          cmocka_unit_test(what_synchronous_training_needs),
+        cmocka_unit_test(what_a_fold_is),
+        cmocka_unit_test(what_checkpoints_need),
+        cmocka_unit_test(what_early_stopping_needs),
+        cmocka_unit_test(steps_that_are_too_large),
+        cmocka_unit_test(which_bound_ends_the_run),
+        cmocka_unit_test(what_auto_means),
+        cmocka_unit_test(what_synchronous_training_needs),
         cmocka_unit_test(what_roles_need),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

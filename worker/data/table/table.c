@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -889,7 +890,12 @@ static bool encode_train(struct encode_pass *self, struct overflow *overflow, co
 
 static struct split make_split(const struct config *config, bool has_test_files)
 {
+    int fold, folds;
+    struct error ignored;
+    config_parse_fold(config->data.fold, &fold, &folds, &ignored); /* checked with the config */
     return (struct split){.column = -1,
+                          .fold = fold,
+                          .folds = folds,
                           .target = -1,
                           .is_fixed = config->data.round_files || config->data.tested_files,
                           .test_share = has_test_files ? 0 : config->data.test_share};
@@ -912,8 +918,8 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
     say_files(&names, config);
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
     struct split split = make_split(config, has_test_files);
-    split.most = overflow->held_out;
-    split.percent = overflow->percent;
+    split.most = split.folds > 0 ? INT_MAX - 1 : overflow->held_out;
+    split.percent = split.folds > 0 ? 0 : overflow->percent;
     done = done && (is_known ? split_train(schema, &split, &names, config, error)
                              : survey_train(schema, &split, overflow->limit, &names, config, error));
     struct encode_pass encoding = {.pass = pass_of_encoding(config, config->data.data_dir, &names),
@@ -1014,7 +1020,7 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
         done = list_held_out(&names, options->config, error);
         if (done && names.count == 0) {
             done =
-                error_set(error, "%s: %s; name their folder with --data_dir, or one file: `trainer eval RUN FILE`",
+                error_set(error, "%s: %s; name their folder with --data_dir, or one file after the run",
                           folder, file_exists(folder) ? "holds no files of rows" : "there is no such folder of rows");
         }
         done = done && split_known(schema, &split, &names, options->config, true, error);
