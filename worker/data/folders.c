@@ -562,13 +562,15 @@ static bool are_classes(const struct names *folders, const char *path)
     return classes > 1;
 }
 
-/* data_dir itself, if it holds classes. */
+/* data_dir itself, if it holds classes; not beside a table, which may say what the pictures are. */
 static bool find_bare(char path[DATA_MAX_PATH], const char *data_dir, struct error *error)
 {
-    struct names classes = {0};
-    const bool done = collection_list_classes(&classes, data_dir, error);
+    struct names classes = {0}, tables = {0};
+    const bool done = names_list(&tables, data_dir, "*.csv", error) &&
+                      (tables.count > 0 || collection_list_classes(&classes, data_dir, error));
     snprintf(path, DATA_MAX_PATH, "%s", done && are_classes(&classes, data_dir) ? data_dir : "");
     names_free(&classes);
+    names_free(&tables);
     return done;
 }
 
