@@ -108,6 +108,10 @@ CASES = [
     Case("classes_alone", "torchvision ImageFolder, keras image_dataset_from_directory: no folder train",
          {path.replace("d/train/", "d/"): content for path, content in SIDES.items()
           if "/train/" in path}, [TRAIN], [accuracy(1), says("pictures in d: ", "class left", "class right")]),
+    Case("run_beside_the_classes", "keras image_dataset_from_directory: a folder of logs beside those of the classes",
+         {path.replace("d/train/", "d/"): content for path, content in SIDES.items() if "/train/" in path},
+         [TRAIN.replace("--train_dir=run", "--train_dir=d/run"), "trainer eval d/run --data_dir=d"],
+         [accuracy(1), never_says("holds no pictures")]),
     Case("parts_in_capitals", "Kaggle, intel-image-classification: Train and Test",
          {path.replace("/train/", "/Train/").replace("/test/", "/Test/"): content for path, content in SIDES.items()},
          [TRAIN], [accuracy(1), says("of 12)")]),

@@ -117,11 +117,14 @@ static bool is_folder(const char *path)
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-/* Folders that systems make by themselves. */
+/* Is it none that systems make by themselves, nor a train_dir beside the classes? */
 static bool is_class(const char *path, const char *name)
 {
+    char lock[DATA_MAX_PATH];
+    struct error ignored;
     return is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
-           strcmp(name, "lost+found") != 0;
+           strcmp(name, "lost+found") != 0 &&
+           !(file_join(lock, sizeof lock, path, "trainer.lock", &ignored) && file_exists(lock));
 }
 
 /* Names of the folders in a folder. */
