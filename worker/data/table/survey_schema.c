@@ -120,12 +120,14 @@ static bool find_edges(struct schema_column *to, const struct survey_column *fro
 static bool is_of_nines(double number)
 {
     const double size = fabs(number);
-    for (double nines = 99; nines < 1e9; nines = 10 * nines + 9) {
-        if (size >= nines && size <= nines) {
-            return true;
-        }
+    int64_t nines = 99;
+    if (size < 99 || size > 1e9 || trunc(size) < size) {
+        return false;
     }
-    return false;
+    while (nines < (int64_t)size) {
+        nines = 10 * nines + 9;
+    }
+    return nines == (int64_t)size;
 }
 
 /* Numbers or dates far from all others, which people write for none. */
