@@ -109,11 +109,14 @@ struct collection {
     bool classes_numbers; /* class names are the labels */
 };
 
-/* Folders that systems make by themselves. */
+/* Is it none that systems make by themselves, nor a train_dir beside the classes? */
 static bool is_class(const char *path, const char *name)
 {
+    char lock[DATA_MAX_PATH];
+    struct error ignored;
     return file_is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
-           strcmp(name, "lost+found") != 0;
+           strcmp(name, "lost+found") != 0 &&
+           !(file_join(lock, sizeof lock, path, "trainer.lock", &ignored) && file_exists(lock));
 }
 
 /* Names of the folders in a folder. */
@@ -543,13 +546,15 @@ static bool are_classes(const struct names *folders, const char *path)
     return classes > 1;
 }
 
-/* data_dir itself, if it holds classes. */
+/* data_dir itself, if it holds classes; not beside a table, which may say what the pictures are. */
 static bool find_bare(char path[DATA_MAX_PATH], const char *data_dir, struct error *error)
 {
-    struct names classes = {0};
-    const bool done = collection_list_classes(&classes, data_dir, error);
+    struct names classes = {0}, tables = {0};
+    const bool done = names_list(&tables, data_dir, "*.csv", error) &&
+                      (tables.count > 0 || collection_list_classes(&classes, data_dir, error));
     snprintf(path, DATA_MAX_PATH, "%s", done && are_classes(&classes, data_dir) ? data_dir : "");
     names_free(&classes);
+    names_free(&tables);
     return done;
 }
 

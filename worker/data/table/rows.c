@@ -872,8 +872,9 @@ static bool is_of_total(const char *text, size_t size)
         "totale",        "somma",      "suma",         "total general", "promedio",  "soma",
         "totaal",        "gemiddelde"};
     text = csv_trim(text, &size);
-    for (; size > 0 && (text[size - 1] == ':' || text[size - 1] == ' '); size--) {
-    }
+    const char *colon = memchr(text, ':', size); /* "Total: 6,634" */
+    size = colon ? (size_t)(colon - text) : size;
+    csv_trim(text, &size);
     for (size_t i = 0; size > 2 && i < sizeof names / sizeof names[0]; i++) {
         if (strlen(names[i]) == size && strncasecmp(names[i], text, size) == 0) {
             return true;

@@ -531,7 +531,7 @@ static void add_number(struct survey_column *column, const struct row *row, int 
     } else if (row->fields) {
         column->padded += is_padded(&row->fields[index]);
     }
-    if (column->notation.unit[0] == '%') { /* without one, 0 is the same */
+    if (row->fields && column->notation.unit[0] == '%') { /* without one, 0 is the same */
         column->with_unit += number == 0 || memchr(row->fields[index].text, '%', row->fields[index].size) ||
                              memchr(row->fields[index].text, '\xEF', row->fields[index].size);
     }
