@@ -7,8 +7,9 @@ test_parts_c := $(wildcard tests/clock.c tests/jitter.c tests/locks.c tests/fuzz
 
 # A file is checked again when its object was made again, which is when it or one of its headers has changed.
 tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(test_parts_c))
-# Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
-header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(lint_headers)))
+# That a header can stand alone its own .c file shows, which includes it first (tests/lint/includes.awk). Templates that a
+# kernel file includes after choosing its instruction set (*_loops.h) can't.
+header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h $(sources:.c=.h),$(lint_headers)))
 
 # Our prototypes of the driver API compared with a toolkit's.
 cuda_header := $(if $(NVCC),$(wildcard $(dir $(realpath $(NVCC)))../include/cuda.h))
@@ -40,11 +41,12 @@ build/lint/tests/%.tidy: tidy_off = --checks=-clang-analyzer-*,-misc-unused-para
 analyzed := -Xclang -analyzer-config -Xclang max-nodes=20000
 
 linted = $(@:build/lint/%.tidy=%)
+# What the compiler noted of the object that the stamp waits for: its rule, before those of its headers (-MP).
+made   = $(<:.o=.d)
 define tidy
 	@mkdir -p $(@D)
 	@echo "lint $(linted).c"
-	@made_of=$$($(CC) $(cppflags) $(call flags_for,$(linted).c) -M $(linted).c) && \
-		tests/lint/once "$$made_of .clang-tidy" \
+	@tests/lint/once "$$(sed '/\\$$/!q' $(made)) .clang-tidy base/deps/digests" \
 		clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $(linted).c -- -std=gnu11 $(analyzed) $(cppflags) \
 		$(call flags_for,$(linted).c) 2>build/lint/$(linted).log || { cat build/lint/$(linted).log >&2; exit 1; }
 	@touch $@

@@ -2,7 +2,7 @@
 
 tests := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
 
-sanitized := -std=gnu11 -O1 -g -fno-omit-frame-pointer $(mathflags) $(warnings) \
+sanitized := -std=gnu11 -Og -g -fno-omit-frame-pointer $(mathflags) $(warnings) \
 	-fsanitize=address,undefined -fno-sanitize-recover=undefined
 $(call remember,build/san/flags,$(CC) $(sanitized) $(cppflags) $(link_with))
 
@@ -25,6 +25,9 @@ build/san/ps/store/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
 
 # Slow ones are optimised, and checked just as closely.
 build/san/worker/cpu/%.o build/san/base/kernels/%.o: san_flags := -O2
+
+# Of a test a report needs lines only: half of what compiling one costs.
+build/san/tests/%.o: san_flags := -g1
 
 build/san/%.o: %.c build/san/flags $(musl_libs)
 	@mkdir -p $(@D)
@@ -131,22 +134,9 @@ build/%/tests/ps/server/test_learn: \
 build/%/tests/ps/test_leaving: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive)
 
-# A ps on one thread and on the test's own clock (tests/ps/server/serving.h).
-serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
-build/%/tests/ps/server/test_glance build/%/tests/ps/server/test_packed build/%/tests/ps/server/test_validations \
-build/%/tests/ps/server/test_requests build/%/tests/ps/server/test_restores build/%/tests/ps/server/test_pushes \
-build/%/tests/ps/server/test_reads build/%/tests/ps/server/test_steps build/%/tests/ps/server/test_answers \
-build/%/tests/ps/server/test_no_memory: \
-	link_with += $(serving_link)
-build/%/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
-build/%/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
-build/%/tests/ps/server/test_shown: link_with += $(serving_link) $(addprefix -Wl$(comma)--wrap=, \
+# What the other ps report.
+build/%/tests/ps/server/test_shown: link_with += $(addprefix -Wl$(comma)--wrap=, \
 	fleet_watch_create fleet_watch_destroy fleet_watch_members)
-build/%/tests/ps/server/test_proposals build/%/tests/ps/server/test_rollouts \
-build/%/tests/ps/server/test_rollouts_no_memory build/%/tests/ps/server/test_coordinator \
-build/%/tests/ps/server/test_leader: \
-	link_with += $(serving_link) $(addprefix -Wl$(comma)--wrap=, \
-	restart_within memory_for_this_process pthread_cond_broadcast)
 
 # With locks that check their use.
 $(unit_programs) $(test_servers): %: %.o build/san/tests/locks.o build/san/rooms.a $(native_libs)

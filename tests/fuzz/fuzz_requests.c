@@ -271,8 +271,8 @@ static void send_frame(struct serving_session *one)
     }
     /* A full pipe counts as a peer that has given up. */
     const struct outgoing frame = {type, one->client.next_request, &message, &bulk, bulk.iov_len > 0, how & 1};
-    if (!channel_send_frame(&one->client, &frame, INFINITY, &error) ||
-        !connection_flush(one->client.connection, INFINITY, &error)) {
+    if (!channel_send_frame(&one->client, &frame, serving.now_s, &error) ||
+        !connection_flush(one->client.connection, serving.now_s, &error)) {
         channel_close(&one->client);
     }
 }
@@ -291,8 +291,8 @@ static void read_answers(struct serving_session *one)
             (connection->in_start == connection->in_end && (poll(&there, 1, 0) <= 0 || !(there.revents & POLLIN)))) {
             return;
         }
-        if (!channel_receive(&one->client, INFINITY, &error) ||
-            !channel_read_bulk(&one->client, bulk, one->client.bulk_left, INFINITY, &error)) {
+        if (!channel_receive(&one->client, serving.now_s, &error) ||
+            !channel_read_bulk(&one->client, bulk, one->client.bulk_left, serving.now_s, &error)) {
             /* It was cut, or ended. */
             if (!one->session.base.disconnected &&
                 one->session.base.channel.connection) { /* its sender is still connected */
