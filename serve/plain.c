@@ -12,7 +12,7 @@
 #include "worker/data/image.h"
 #include "worker/data/table/npy.h"
 #include "worker/data/table/rows.h"
-#include "worker/export/predict.h"
+#include "worker/export/trained.h"
 
 /* --- Forms --- */
 

@@ -753,35 +753,79 @@ static bool add_picture(struct intake *intake, struct json_value value, int64_t 
     return tensor_add_picture(intake, TENSOR_ANY, intake->row, row, error);
 }
 
-/* An object by column name, or an array in the columns' order. */
-static bool add_record(struct json_body *body, struct intake *intake, struct json_value record, int64_t row,
-                       struct error *error)
+/* The column of that name; most clients send them in the model's order: the expected one is tried first. -1: none. */
+static int column_of_name(const struct version *version, struct json_value name, int expected)
+{
+    const int columns = intake_columns(version);
+    for (int i = 0; i < columns; i++) {
+        const int column = expected + i < columns ? expected + i : expected + i - columns;
+        if (json_is(name, intake_column_name(version, column))) {
+            return column;
+        }
+    }
+    return -1;
+}
+
+/* Members that are not the model's columns, as the target, are passed over. */
+static bool fields_by_name(struct json_body *body, struct intake *intake, struct json_value record, struct error *error)
+{
+    const int columns = intake_columns(intake->version);
+    struct csv_field *fields = intake->row;
+    struct json_walk walk = json_walk(record);
+    struct json_value name, value;
+    int expected = 0;
+    for (int i = 0; i < columns; i++) {
+        fields[i].text = NULL;
+    }
+    while (json_next_member(&walk, &name, &value)) {
+        const int i = column_of_name(intake->version, name, expected);
+        if (i < 0) {
+            continue;
+        }
+        const char *column = intake_column_name(intake->version, i);
+        if (fields[i].text) {
+            return error_set(error, "column %.64s is there twice", column);
+        }
+        if (!field_of_json(body, TENSOR_ANY, column_at(intake, i), value, NULL, &fields[i], error)) {
+            return error_wrap(error, "column %.64s", column);
+        }
+        expected = i + 1 < columns ? i + 1 : 0;
+    }
+    for (int i = 0; i < columns; i++) {
+        if (!fields[i].text) {
+            return error_set(error, "has no column %.64s, which the model was trained on; null is a missing value",
+                             intake_column_name(intake->version, i));
+        }
+    }
+    return true;
+}
+
+static bool fields_in_order(struct json_body *body, struct intake *intake, struct json_value record,
+                            struct error *error)
 {
     const int columns = intake_columns(intake->version);
     struct csv_field *fields = intake->row;
     struct json_walk walk = json_walk(record);
     struct json_value value;
-    if (record.kind == JSON_ARRAY && json_length(record) != (size_t)columns) {
-        return error_set(error, "row %lld: has %zu values, the model has %d columns", (long long)row,
-                         json_length(record), columns);
+    if (json_length(record) != (size_t)columns) {
+        return error_set(error, "has %zu values, the model has %d columns", json_length(record), columns);
     }
-    for (int i = 0; i < columns; i++) {
-        const char *name = intake_column_name(intake->version, i);
-        if (record.kind == JSON_ARRAY) {
-            json_next(&walk, &value);
-        } else {
-            value = json_member(record, name);
-        }
-        if (value.kind == JSON_NONE) {
-            return error_set(error,
-                             "row %lld: has no column %.64s, which the model was trained on; null is a missing value",
-                             (long long)row, name);
-        }
+    for (int i = 0; json_next(&walk, &value); i++) {
         if (!field_of_json(body, TENSOR_ANY, column_at(intake, i), value, NULL, &fields[i], error)) {
-            return error_wrap(error, "row %lld: column %.64s", (long long)row, name);
+            return error_wrap(error, "column %.64s", intake_column_name(intake->version, i));
         }
     }
-    return intake_add_fields(intake, fields, row, error);
+    return true;
+}
+
+/* An object by column name, or an array in the columns' order. */
+static bool add_record(struct json_body *body, struct intake *intake, struct json_value record, int64_t row,
+                       struct error *error)
+{
+    if (!(record.kind == JSON_ARRAY ? fields_in_order : fields_by_name)(body, intake, record, error)) {
+        return error_wrap(error, "row %lld", (long long)row);
+    }
+    return intake_add_fields(intake, intake->row, row, error);
 }
 
 static bool add_row(struct json_body *body, struct intake *intake, struct json_value value, int64_t row,

@@ -143,7 +143,7 @@ BROKEN = [
     ('{"train": {"batch_sise": 1}}', "config.json:1:12: train.batch_sise: unknown key; did you mean train.batch_size?"),
     ('{\n  "train": {\n    "seed": 1,\n  }\n}', "config.json:3:14: trailing comma; remove it"),
     ('{\n  // seed\n  "train": {}\n}', "config.json:2:3: JSON has no comments; remove this one"),
-    ('{"train": {"seed": 1, "seed": 2}}', "config.json:1:23: train.seed: duplicate key; remove one"),
+    ('{"train": {"seed": 1, "seed": 2}}', "config.json:1:23: duplicate name \"seed\"; remove one"),
     ('{"train": {"seed": 1}', "config.json:1:22: the file ends inside an object; a closing } is missing"),
     ("[" * 40, "config.json:1:17: nested too deeply"),
 ]

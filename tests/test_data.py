@@ -160,6 +160,29 @@ def test_a_folder_must_hold_data(run, tmp_path):
     info(run, "--data_dir=missing", "--data_source=synthetic", "--synthetic_train=10", "--synthetic_test=10")
 
 
+@pytest.mark.parametrize("name, content, told", [
+    ("a.parquet", b"PAR1" + bytes(60), "is a Parquet file; save it as CSV"),
+    ("a.jsonl", b'{"a": 1, "y": 0}\n{"a": 2, "y": 1}\n', "is JSON; save it as CSV"),
+    ("a.json", b'[{"a": 1, "y": 0}]', "is JSON; save it as CSV"),
+    ("a.libsvm", b"1 1:0.5 7:2\n0 2:1e-3\n", "is in LIBSVM's format"),
+    ("a.db", b"SQLite format 3\0" + bytes(60), "is an SQLite database; export its table"),
+])
+def test_a_file_of_another_kind_is_named_as_what_it_is(run, tmp_path, name, content, told):
+    """Also where its ending is none of a table, and where it is named."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / name).write_bytes(content)
+    for flags in ((), ("--target=y",), ("--target=y", f"--train_files={name}")):
+        assert f"d/{name}: {told}" in refusal(run, "--data_dir=d", *flags)
+
+
+def test_a_table_that_is_named_may_have_any_ending(run, tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "export.dat").write_text("a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(40)))
+    assert "rename it, or name it with --train_files" in refusal(run, "--data_dir=d", "--target=y")
+    told = run("data", "info", "--data_dir=d", "--target=y", "--train_files=export.dat").stdout
+    assert "40 rows of 2 columns" in told
+
+
 def damaged(content, how):
     """Content of a .gz file, damaged."""
     middle = len(content) // 2

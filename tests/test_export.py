@@ -313,6 +313,21 @@ def test_predict_wants_files(trainer, tmp_path):
     assert "--top_k: must be" in run(trainer, "predict", "--top_k=0", "x", cwd=tmp_path, status=2).stderr
 
 
+@pytest.mark.parametrize("command", ["predict", "eval", "explain"])
+def test_a_model_is_a_folder_or_a_checkpoint(trainer, digits, tmp_path, command):
+    """Named first. One that is missing is not taken for data."""
+    folder, images, _ = digits
+    told = run(trainer, command, "nowhere", "t.csv", cwd=tmp_path, status=1).stderr
+    assert "nowhere: there is no such training folder or checkpoint" in told
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n5,6\n")
+    assert "t.csv: is no safetensors file" in run(trainer, command, "t.csv", "u.csv", cwd=tmp_path, status=1).stderr
+    if command == "predict":
+        Image.fromarray(images[0]).save(tmp_path / "one.png")
+        by_folder = run(trainer, "predict", folder / "t", "one.png", cwd=tmp_path)
+        by_file = run(trainer, "predict", newest(folder / "t"), "one.png", cwd=tmp_path)
+        assert by_folder.stdout == by_file.stdout != ""
+
+
 # --- eval --interval_secs ---
 
 

@@ -443,6 +443,9 @@ def test_numbers_in_one_tensor_and_numbers_out(trainer, tables, plants):
     numpy.testing.assert_allclose(answer["predictions"], wanted, rtol=1e-7)
 
 
+MANY_NAMES = '{"instances": [{' + "".join(f'"x{i}": 0, ' for i in range(130))  # more than the JSON checker compares
+
+
 @pytest.mark.parametrize("body, message", [
     ({"instances": [{"length": 1}]}, "row 0: has no column width"),
     ({"instances": [[1, 2, 3]]}, "row 0: has 3 values, the model has 5 columns"),
@@ -451,8 +454,12 @@ def test_numbers_in_one_tensor_and_numbers_out(trainer, tables, plants):
     ({"inputs": {"length": [1]}}, "column width is not there"),
     ({"inputs": {"length": [1, 2], "width": [1], "petal": [1], "stem": [1], "soil": [1]}},
      "column width: has 1 values"),
+    ('{"instances": [{"length": 1, "width": 2, "length": 3}]}', 'line 1, column 42: duplicate name "length"'),
+    (MANY_NAMES + '"length": 1, "length": 3}]}', "row 0: column length is there twice"),
+    ('{"instances": [[1, 2]], "instances": [[1, 3]]}', 'duplicate name "instances"'),
 ])
 def test_faulty_rows_are_named_by_row_and_column(tables, body, message):
+    body = body.encode() if isinstance(body, str) else body
     assert message in tables.error("/v1/models/kinds:predict", body)
 
 

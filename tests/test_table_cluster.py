@@ -5,7 +5,7 @@ import numpy
 import pytest
 
 from clusters import Cluster
-from runs import newest, same_tensors, train
+from runs import newest, run, same_tensors, train
 
 TRAINED = ("--target=y", "--hidden=16", "--batch_size=50", "--num_threads=1", "--optimizer=adam",
            "--learning_rate=0.01", "--log_steps=0", "--validation_size=200", "--train_steps=120",
@@ -36,6 +36,13 @@ def alone(trainer, plant, tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
     train(trainer, f"--data_dir={plant}", *TRAINED, "--micro_batches=2", "--train_dir=one", cwd=folder)
     return newest(folder / "one")
+
+
+def test_a_table_needs_no_model_on_a_cluster(trainer, plant, tmp_path):
+    """Every member takes the usual one, also a ps, which sees no data."""
+    done = run(trainer, "cluster", "--ps=1", "--workers=2", f"--data_dir={plant}", "--target=y", "--epochs=2",
+               "--train_dir=kept", "--log_format=text", cwd=tmp_path)
+    assert "12-256-2" in done.stdout and newest(tmp_path / "kept")
 
 
 @pytest.mark.parametrize("sharding", ["shuffled", "chief"])

@@ -198,7 +198,7 @@ def test_files_as_other_programs_write_them(trainer, tmp_path):
     (tmp_path / "r").mkdir()
     (tmp_path / "r/train.tsv").write_text('"x"\t"y"\n' + "".join(rows))
     told = run(trainer, "data", "info", "--data_dir=r", "--log_format=json", cwd=tmp_path).events[0]
-    assert [column["becomes"] for column in told["columns"]] == ["left out: it only counts the rows", "number",
+    assert [column["becomes"] for column in told["columns"]] == ["left out: it only identifies the rows", "number",
                                                                   "category of 2"]
     (tmp_path / "r/train.tsv").write_text('"row"\t"x"\t"y"\n' + "".join(rows))
     assert run(trainer, "data", "info", "--data_dir=r", "--log_format=json", cwd=tmp_path).events[0]["rows"] == 300

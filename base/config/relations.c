@@ -134,11 +134,27 @@ static void choose_nets(struct config *config)
     }
 }
 
+/*
+ * The usual model of a table is set here where ps, which see no data, must know that its widths follow from worker 0's.
+ * Of one process it follows from the data with the rest (dataset_fit).
+ */
+static void choose_hidden(struct config *config)
+{
+    struct error ignored;
+    if (config_is_of_table(config) && config->cluster.job_name != JOB_LOCAL &&
+        config->data.data_sharding != SHARDING_OWN && config->model.hidden_count == CONFIG_AUTO &&
+        origin(config, "model", "layers")->source == SOURCE_DEFAULT) {
+        config_key_set_text(config_key_by_path("model", "hidden"), config, "256", &ignored);
+        config_note_chosen(config, "model", "hidden", true);
+    }
+}
+
 void config_fill_in(struct config *config)
 {
     struct config_train *train = &config->train;
     const bool of_table = config_is_of_table(config);
     choose_nets(config);
+    choose_hidden(config);
     if (is_open(config, "optimizer", train->optimizer == OPTIMIZER_AUTO)) {
         train->optimizer = of_table ? OPTIMIZER_ADAM : OPTIMIZER_SGD;
     }

@@ -208,14 +208,53 @@ static bool scan_number(struct scanner *scanner)
     return good || fail(scanner, start, "invalid number; write it as 100, -0.5 or 1e-4");
 }
 
-static bool scan_name(struct scanner *scanner)
+/* An object's names so far, of which the first are compared with each later one. */
+struct seen_names {
+    uint32_t count;
+    uint32_t hashes[JSON_COMPARED_NAMES], sizes[JSON_COMPARED_NAMES];
+    const uint8_t *texts[JSON_COMPARED_NAMES];
+};
+
+static uint32_t hash_name(const uint8_t *text, size_t size)
 {
+    uint64_t hash = size, word;
+    for (; size >= sizeof word; text += sizeof word, size -= sizeof word) {
+        memcpy(&word, text, sizeof word);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15;
+        hash ^= hash >> 32;
+    }
+    word = 0;
+    memcpy(&word, text, size);
+    return (uint32_t)(((hash ^ word) * 0x9E3779B97F4A7C15) >> 32);
+}
+
+static bool add_name(struct scanner *scanner, struct seen_names *names, const uint8_t *text)
+{
+    const size_t size = (size_t)(scanner->at - text);
+    const uint32_t hash = hash_name(text, size);
+    for (uint32_t i = 0; i < names->count; i++) {
+        if (names->hashes[i] == hash && names->sizes[i] == size && memcmp(names->texts[i], text, size) == 0) {
+            scanner->wrong = text;
+            return error_set(scanner->error, "duplicate name %.*s; remove one", (int)(size < 66 ? size : 66), text);
+        }
+    }
+    if (names->count < JSON_COMPARED_NAMES) {
+        names->hashes[names->count] = hash;
+        names->sizes[names->count] = (uint32_t)size;
+        names->texts[names->count++] = text;
+    }
+    return true;
+}
+
+static bool scan_name(struct scanner *scanner, struct seen_names *names)
+{
+    const uint8_t *const text = scanner->at;
     if (peek(scanner) != '"') {
         return fail(scanner, scanner->at,
                     peek(scanner) < 0 ? "the file ends inside an object; a closing } is missing"
                                       : "expected a name in double quotes");
     }
-    if (!scan_string(scanner) || !skip_space(scanner)) {
+    if (!scan_string(scanner) || !add_name(scanner, names, text) || !skip_space(scanner)) {
         return false;
     }
     if (peek(scanner) != ':') {
@@ -303,9 +342,11 @@ static bool scan_children(struct scanner *scanner, char close)
     if (!skip_space(scanner)) {
         return false;
     }
+    struct seen_names names;
+    names.count = 0;
     bool more = peek(scanner) != close;
     while (more) {
-        if (close == '}' && !scan_name(scanner)) {
+        if (close == '}' && !scan_name(scanner, &names)) {
             return false;
         }
         if (close == ']') {

@@ -15,7 +15,10 @@
 
 #include "base/error.h"
 
-enum { JSON_MAX_DEPTH = 16 }; /* nesting of arrays and objects */
+enum {
+    JSON_MAX_DEPTH = 16,       /* nesting of arrays and objects */
+    JSON_COMPARED_NAMES = 128, /* an object's first names, which no later one may repeat */
+};
 
 /* Both count from 1; a column is a character (code point), as editors count. */
 struct json_place {
@@ -24,8 +27,8 @@ struct json_place {
 
 /*
  * True if the bytes are one JSON value and nothing else: UTF-8 (a leading byte order mark is allowed), no NUL in
- * strings, escapes of whole code points only, at most JSON_MAX_DEPTH deep. Otherwise sets the place and the error.
- * Duplicate names in an object are left to the caller.
+ * strings, escapes of whole code points only, at most JSON_MAX_DEPTH deep, no name twice in an object (as spelled; of
+ * its first JSON_COMPARED_NAMES; who reads larger objects compares names itself). Otherwise sets place and error.
  */
 bool json_check(const char *text, size_t size, struct json_place *place, struct error *error);
 

@@ -3,7 +3,7 @@
  * just starting, or be in another version, and ps 0 must not wait for any of them; a lost poll is simply followed by
  * the next.
  */
-#include "ps/rollout/agent.h"
+#include "ps/rollout/participant.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -13,10 +13,13 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "base/board_member.h"
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
 #include "base/process/program.h"
+#include "net/message.h"
+#include "ps/identity.h"
 #include "ps/rollout/decide.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
@@ -146,5 +149,64 @@ void participant_take(struct rollout_participant *participant, uint64_t offset, 
 
 /* operator.pub beside the config. */
 bool participant_key_path(const struct config *config, char *path, size_t size, struct error *error);
+
+/* --- The agent --- */
+
+/*
+ * The thread through which a member takes part in rollouts: it repeatedly reports this member's progress to ps 0 and
+ * carries out the orders in the answers, over its own connection (or, on ps 0 itself, by a call).
+ */
+
+struct agent;
+
+/* The answer of ps 0. The receiver frees `manifest`. */
+struct agent_answer {
+    struct participant_order order;
+    enum rollout_state state;
+    bool has_model; /* ps 0 */
+};
+
+struct agent_options {
+    const struct config *config; /* all pointers are borrowed */
+    struct identity *identity;   /* updated when a version comes into force */
+    struct member who;
+    struct participant_host host;
+    float (*loss)(void *context); /* as in the message `report`; NULL: none */
+    /*
+     * Called with each answer of ps 0: its version, and whether it has a model. NULL: not wanted. On the agent's
+     * thread.
+     */
+    void (*heard)(void *context, uint64_t version, bool has_model);
+    /* On ps 0: answers a report at once. NULL: ps 0 is asked over the network. */
+    bool (*ask)(void *context, const struct message_report *report, struct agent_answer *answer, struct error *error);
+    void *context;
+};
+
+/* Sets *agent before the thread starts, so that the owner's callbacks may use it. */
+bool agent_create(struct agent **agent, const struct agent_options *options, struct error *error);
+void agent_destroy(struct agent *agent); /* ends the thread; NULL is fine */
+
+/*
+ * True if a rollout is being applied or undone, as far as this member knows; ps 0 then handles a bad loss. Any thread.
+ */
+bool agent_is_rolling(struct agent *agent);
+
+/* The version in force, and its digest. Any thread. */
+void agent_version(struct agent *agent, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1]);
+
+/* True if either version of the last rollout lists that member, as far as this one knows. Any thread. */
+bool agent_has_member(struct agent *agent, struct member who);
+
+/* The current rollout, as far as this member knows it: version, phase and changes. Any thread. */
+void agent_show(struct agent *agent, struct board_rollout *shown);
+
+/* A description of drift (participant_drift); "": none known. Any thread. */
+void agent_drift(struct agent *agent, char text[CONFIG_DRIFT_TEXT]);
+
+/*
+ * True for the digest of the version in force, or of the last rollout's other version if its members may work with this
+ * one. Any thread.
+ */
+bool agent_knows(struct agent *agent, const char *digest);
 
 #endif

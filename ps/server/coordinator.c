@@ -1,7 +1,7 @@
 /*
- * A ps's part in rollouts, its coordinator. Every ps has an agent (ps/rollout/agent.h), for which this is the host: it
- * knows what a change means to a shard. ps 0 also leads: it decides by ps/rollout/decide.h what each member does next.
- * Operators' proposals and queries, and members' reports, arrive through rollouts.c.
+ * A ps's part in rollouts, its coordinator. Every ps has an agent (ps/rollout/participant.h), for which this is the
+ * host: it knows what a change means to a shard. ps 0 also leads: it decides by ps/rollout/decide.h what each member
+ * does next. Operators' proposals and queries, and members' reports, arrive through rollouts.c.
  *
  * What ps 0 decides is on its disk before any member learns of it: members see `stored_state`, and get no order at all
  * while the state in memory is ahead of the one on disk. Files are written without the server's lock, which all
@@ -20,7 +20,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/process/restart.h"
-#include "ps/rollout/agent.h"
+#include "ps/rollout/participant.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
 

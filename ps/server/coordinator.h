@@ -7,7 +7,7 @@
 #define PS_SERVER_COORDINATOR_H
 
 #include "base/board_member.h"
-#include "ps/rollout/agent.h"
+#include "ps/rollout/participant.h"
 #include "ps/rollout/history.h"
 #include "ps/rollout/manifest.h"
 #include "ps/server/internal.h"

@@ -24,7 +24,7 @@ static struct session *session_of(struct listener_session *base)
     return (struct session *)(void *)base;
 }
 
-/* Members that connect without a digest may only report (ps/rollout/agent.h). */
+/* Members that connect without a digest may only report (ps/rollout/participant.h). */
 static bool is_guest(const struct peer *peer)
 {
     return peer->digest[0] == '\0' && peer->member.role != MEMBER_OPERATOR;

@@ -106,8 +106,36 @@ struct optimizer_rows {
 /* Applies one update. */
 typedef void (*optimizer_loop)(const struct update *update, const struct optimizer_rows *rows);
 
-/* The loops of one instruction set. */
-struct optimizer_kernels;
+enum optimizer_formula {
+    FORMULA_SGD,
+    FORMULA_MOMENTUM,
+    FORMULA_NESTEROV,
+    FORMULA_ADAGRAD,
+    FORMULA_ADADELTA,
+    FORMULA_ADAM,
+    FORMULA_RMSPROP,
+    FORMULA_FTRL,
+    FORMULA_COUNT
+};
+
+enum optimizer_gradients {
+    GRADIENTS_ABSENT, /* all zero */
+    GRADIENTS_PRESENT,
+    GRADIENTS_LAZY, /* present; zero ones change nothing */
+    GRADIENTS_KINDS
+};
+
+/* The loops of one instruction set: ps/store/optimizer.c and the files that are compiled for it define them. */
+struct optimizer_kernels {
+    const char *name;
+    optimizer_loop loops[FORMULA_COUNT][2][2][GRADIENTS_KINDS]; /* [formula][with L2][with averages][gradients] */
+};
+
+extern const struct optimizer_kernels optimizer_kernels_baseline;
+#if defined(__x86_64__)
+extern const struct optimizer_kernels optimizer_kernels_avx2;
+extern const struct optimizer_kernels optimizer_kernels_avx512;
+#endif
 
 /* The best kernels that this CPU supports, up to `wanted` (CPU_KERNELS_AUTO: no limit). */
 const struct optimizer_kernels *optimizer_kernels_get(enum cpu_kernels wanted);

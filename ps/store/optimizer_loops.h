@@ -10,7 +10,7 @@
 #ifndef PS_STORE_OPTIMIZER_LOOPS_H
 #define PS_STORE_OPTIMIZER_LOOPS_H
 
-#include "ps/store/optimizer_kernels.h"
+#include "ps/store/optimizer.h"
 #include "ps/store/optimizer_math.h"
 
 #ifndef OPTIMIZER_KERNELS

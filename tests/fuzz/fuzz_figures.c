@@ -7,7 +7,6 @@
 #include <math.h>
 
 #include "base/config.h"
-#include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 
 static const char table[] = "number,flag,colour,class\n"

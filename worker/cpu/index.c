@@ -1,5 +1,5 @@
 /* Indexes of the nonzero inputs of a batch, of images and of rows. */
-#include "worker/cpu/index.h"
+#include "worker/cpu/engine.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -23,6 +23,7 @@
 #include "worker/data/image.h"
 #include "worker/data/names.h"
 #include "worker/data/source.h"
+#include "worker/data/stream.h"
 #include "worker/data/streaming.h"
 #include "worker/data/synth.h"
 #include "worker/data/table/encode.h"
@@ -280,7 +281,7 @@ static const struct data_kind kinds[] = {
  * what to do. Kinds are tried in a fixed order.
  */
 
-enum { SHOWN_NAMES = 3 };
+enum { SHOWN_NAMES = 3, LOOKED_AT = 16 /* files, to say of what kind they are */ };
 
 /* "is empty", or "holds notes.txt, a.jpg, b.jpg and 12 more". */
 static void say_content(const char *folder, char *text, size_t size)
@@ -338,11 +339,39 @@ static void say_wanted(enum data_source source, enum dataset_part part, const st
     }
 }
 
+/* A file of a kind that is known and not read here, such as a workbook: then the error is what to do with it. */
+static bool say_foreign(const struct config *config, struct error *error)
+{
+    struct names names;
+    struct error ignored;
+    bool is_said = false;
+    if (!names_list(&names, config->data.data_dir, "*", &ignored)) {
+        return false;
+    }
+    for (int i = 0; i < names.count && i < LOOKED_AT && !is_said; i++) {
+        char path[DATA_MAX_PATH];
+        uint8_t head[SIGNATURE_HEAD];
+        struct stream *stream = NULL;
+        size_t size;
+        if (file_join(path, sizeof path, config->data.data_dir, names.items[i], &ignored) &&
+            stream_open_file(&stream, path, &ignored) && stream_read(stream, head, sizeof head, &size, &ignored)) {
+            const struct file_kind *kind = signature_find(head, size);
+            is_said = kind && !strstr(kind->what, "picture") && signature_say(path, head, size, error);
+        }
+        stream_close(stream);
+    }
+    names_free(&names);
+    return is_said;
+}
+
 /* Says that data_dir has no such part; returns false. */
 static bool found_say_missing(enum data_source source, enum dataset_part part, const struct config *config,
                               struct error *error)
 {
     char content[256], wanted[512];
+    if ((source == DATA_TABLE || source == DATA_AUTO) && say_foreign(config, error)) {
+        return config_error_at(config, "data", "data_dir", error);
+    }
     say_content(config->data.data_dir, content, sizeof content);
     say_wanted(source, part, config, wanted, sizeof wanted);
     error_set(error, "%.300s %s, and %s", config->data.data_dir, content, wanted);

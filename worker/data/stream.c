@@ -404,12 +404,39 @@ static const struct file_kind *find_archive(const char *bytes, size_t size)
                                                              : &archive;
 }
 
+/* "1 3:0.5 17:2": a label, then numbers of columns with their values. */
+static bool is_sparse(const char *bytes, size_t size)
+{
+    static const char number[] = "+-.0123456789eE";
+    const char *end = memchr(bytes, '\n', size);
+    char line[SIGNATURE_HEAD + 1];
+    size = end ? (size_t)(end - bytes) : size;
+    memcpy(line, bytes, size < SIGNATURE_HEAD ? size : SIGNATURE_HEAD);
+    line[size < SIGNATURE_HEAD ? size : SIGNATURE_HEAD] = '\0';
+    const char *at = line + strspn(line, number);
+    int pairs = 0;
+    while (at > line && *at == ' ') {
+        const size_t index = strspn(++at, "0123456789");
+        if (index == 0 || at[index] != ':') {
+            break;
+        }
+        at += index + 1;
+        at += strspn(at, number);
+        pairs++;
+    }
+    return pairs > 0 && (*at == '\0' || *at == '\r' || *at == ' ' || !end);
+}
+
 static const struct file_kind *find_text(const char *bytes, size_t size)
 {
     static const struct file_kind page = {"a web page, perhaps instead of the file wanted", "download it again"},
                                   xml = {"an XML file", "save it as CSV"},
                                   weka = {"an ARFF file, of Weka",
                                           "save it as CSV: the attributes' names, then the lines after @data"},
+                                  json = {"JSON", "save it as CSV (pandas.read_json(...).to_csv(..., index=False); "
+                                                  "with lines=True if each line is an object)"},
+                                  sparse = {"in LIBSVM's format",
+                                            "save its arrays by numpy.savez (sklearn.datasets.load_svmlight_file)"},
                                   lfs = {"a pointer of Git LFS instead of the file", "fetch it: git lfs pull"};
     if ((*bytes == '@' || *bytes == '%') && (contains(bytes, size, "@relation") || contains(bytes, size, "@RELATION") ||
                                              contains(bytes, size, "@Relation"))) {
@@ -422,6 +449,12 @@ static const struct file_kind *find_text(const char *bytes, size_t size)
     if ((size >= 14 && strncasecmp(bytes, "<!DOCTYPE html", 14) == 0) ||
         (size >= 5 && strncasecmp(bytes, "<html", 5) == 0)) {
         return &page;
+    }
+    if ((size > 0 && *bytes == '{' && contains(bytes, size, "\":")) || (size > 1 && memcmp(bytes, "[{", 2) == 0)) {
+        return &json;
+    }
+    if (is_sparse(bytes, size)) {
+        return &sparse;
     }
     return size >= 5 && memcmp(bytes, "<?xml", 5) == 0                                          ? &xml
            : size >= 42 && memcmp(bytes, "version https://git-lfs.github.com/spec/v1", 42) == 0 ? &lfs

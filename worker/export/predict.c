@@ -1,12 +1,11 @@
 /* trainer predict: a model's answers for pictures or for rows of a table. */
-#include "worker/export/predict.h"
+#include "worker/export/trained.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cli/commands.h"
@@ -21,7 +20,6 @@
 #include "worker/data/table/schema.h"
 #include "worker/ensemble.h"
 #include "worker/export/outcome.h"
-#include "worker/export/trained.h"
 
 /* --- Rows of a table --- */
 
@@ -641,10 +639,18 @@ static bool predict_tables(struct predict *predict, const struct command_call *c
     return file_draft_end(&draft, false, error);
 }
 
-static bool is_folder(const char *path)
+/* Is the first operand the model, a training folder or a checkpoint, and not what to predict? */
+static bool begins_with_model(const struct command_call *call)
 {
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+    static const char ending[] = ".safetensors";
+    if (call->operand_count == 0) {
+        return false;
+    }
+    const char *path = call->operands[0];
+    const size_t length = strlen(path);
+    const bool has_model = command_value(call, "checkpoint") || call->config->output.train_dir[0] != '\0';
+    return file_is_folder(path) || (!has_model && strcmp(path, "-") != 0) ||
+           (length >= sizeof ending && strcmp(path + length - (sizeof ending - 1), ending) == 0);
 }
 
 static int run_predict(const struct command_call *call)
@@ -658,11 +664,13 @@ static int run_predict(const struct command_call *call)
         log_setup(log_format(), LOG_WARNING); /* no line about the device chosen */
     }
     predict.as_json = log_format() == LOG_JSON;
-    const int first = call->operand_count > 0 && is_folder(call->operands[0]);
+    const int first = begins_with_model(call);
     const char *train_dir = first == 1 ? call->operands[0] : call->config->output.train_dir;
     if (predict.top == 0 || call->operand_count == first) {
-        log_error(predict.top == 0 ? "--top_k: must be an integer from 1 to 65536"
-                                   : "predict needs images or a table: files, or - for standard input");
+        log_error(predict.top == 0
+                      ? "--top_k: must be an integer from 1 to 65536"
+                      : "predict needs images or a table after its model: `trainer predict RUN FILE`, or - "
+                        "for standard input");
         return COMMAND_MISUSED;
     }
     if (!open_predict(&predict, call, train_dir, &error)) {

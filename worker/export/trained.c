@@ -63,6 +63,12 @@ bool trained_find(struct checkpoint_file **file, const char *wanted, const char 
     if ((!wanted || is_newest || is_best) && train_dir[0] == '\0') {
         return error_set(error, "no checkpoint given: name a file, or a training folder (--train_dir=DIR)");
     }
+    if (!wanted && !file_is_folder(train_dir)) {
+        if (!file_exists(train_dir)) {
+            return error_set(error, "%s: there is no such training folder or checkpoint", train_dir);
+        }
+        wanted = train_dir;
+    }
     if (is_newest) {
         return find_newest(file, train_dir, error);
     }

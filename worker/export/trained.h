@@ -6,12 +6,16 @@
 #define WORKER_EXPORT_TRAINED_H
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
 
+#include "base/budget.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/store/model.h"
 #include "worker/data/names.h"
+#include "worker/data/table/encode.h"
 #include "worker/engine.h"
 
 struct schema;
@@ -55,5 +59,22 @@ void trained_close(struct trained *trained);
 
 /* Opens the file that `wanted` and train_dir name, as above. */
 bool trained_find(struct checkpoint_file **file, const char *wanted, const char *train_dir, struct error *error);
+
+/* --- Predictions for rows of a table (worker/export/predict.c) --- */
+
+/*
+ * Reads rows from memory and writes them as CSV: their own columns, followed by the predictions (predict.c lists
+ * those), with the caller's engine. `took` (may be NULL) is called for each row as it is read, `saw` for each batch of
+ * them. What it takes is charged to the account (NULL: nowhere); it ends when that is closed, or has refused something.
+ * Errors call the file "body". Output written before a damaged place stays, and the error says so.
+ */
+struct predict_watch {
+    void (*took)(void *context, const struct encoder *encoder, const struct row *row);
+    void (*saw)(void *context, const struct examples *examples, const float *outputs);
+    void *context;
+};
+bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
+                        struct budget_account *account, const struct predict_watch *watch, FILE *out,
+                        struct error *error);
 
 #endif

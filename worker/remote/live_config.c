@@ -1,7 +1,7 @@
 /*
- * What a rollout means to a worker; the host of its agent (ps/rollout/agent.h). The agent's thread passes a live change
- * to the training thread, which adopts it between two steps. Any other change is a restart, during which links are
- * held, so that a returning fleet does not spend its first seconds on handshakes that are refused.
+ * What a rollout means to a worker; the host of its agent (ps/rollout/participant.h). The agent's thread passes a live
+ * change to the training thread, which adopts it between two steps. Any other change is a restart, during which links
+ * are held, so that a returning fleet does not spend its first seconds on handshakes that are refused.
  */
 #include "worker/remote/live_config.h"
 
@@ -20,7 +20,7 @@
 #include "base/memory.h"
 #include "base/process/restart.h"
 #include "base/process/signals.h"
-#include "ps/rollout/agent.h"
+#include "ps/rollout/participant.h"
 #include "ps/rollout/history.h"
 #include "ps/store/codec.h"
 #include "ps/store/model.h"

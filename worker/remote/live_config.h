@@ -1,7 +1,7 @@
 /*
  * Live keys at a worker: what a rollout changes in its config during training, and, for the chief, the checkpoint
- * before it and the way back. The agent's thread (ps/rollout/agent.h) brings a new config; the training thread adopts
- * it between two steps.
+ * before it and the way back. The agent's thread (ps/rollout/participant.h) brings a new config; the training thread
+ * adopts it between two steps.
  */
 #ifndef WORKER_REMOTE_LIVE_CONFIG_H
 #define WORKER_REMOTE_LIVE_CONFIG_H
@@ -47,7 +47,7 @@ void live_config_note_joined(struct live_config *live);
 enum live_config_end { LIVE_STAYS, LIVE_RESTARTS, LIVE_LEAVES };
 enum live_config_end live_config_end(struct live_config *live);
 
-/* The rollout under way (ps/rollout/agent.h). Any thread; live NULL is fine. */
+/* The rollout under way (ps/rollout/participant.h). Any thread; live NULL is fine. */
 void live_config_show(struct live_config *live, struct board_rollout *shown);
 
 /* Adds what is known of drift to a message about this worker. */

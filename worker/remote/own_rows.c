@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process/signals.h"
-#include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 #include "worker/data/table/table.h"
 #include "worker/remote/chief.h"

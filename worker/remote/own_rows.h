@@ -1,7 +1,7 @@
 /*
  * Tables with data_sharding own: rows stay where they are, and all workers encode theirs by one preprocessing, derived
  * from all rows together. Each worker surveys its own rows and sends ps 0 the statistics; the chief merges them and
- * publishes the result (worker/data/table/figures.h).
+ * publishes the result (worker/data/table/survey_schema.h).
  *
  * This is done for the first model only. A worker or chief that joins an existing model uses the model's preprocessing:
  * from the chief's newest checkpoint, or, before there is one, from ps 0. If both the chief and ps 0 are lost before

@@ -114,6 +114,26 @@ TEST(structure)
     refuse("/* x */ {}", 1, 1, "no comments");
 }
 
+TEST(names_twice)
+{
+    accept("{\"a\": {\"b\": 1}, \"b\": [{\"a\": 1}, {\"a\": 2}]}");
+    accept("{\"feature_1\": 1, \"feature_2\": 2, \"feature_12\": 3, \"\": 4}");
+    refuse("{\"a\": 1,\n \"b\": 2, \"a\": 3}", 2, 10, "duplicate name \"a\"; remove one");
+    refuse("[{\"a long name of an object\": 1, \"a long name of an object\": 1}]", 1, 34, "duplicate name");
+    refuse("{\"\": 1, \"\": 1}", 1, 9, "duplicate name \"\"");
+    /* The first names of a large object are compared with all, and the others don't matter. */
+    char large[4096] = "{", name[24];
+    for (int i = 0; i < JSON_COMPARED_NAMES + 10; i++) {
+        snprintf(name, sizeof name, "\"n%d\": 1,", i);
+        strcat(large, name);
+    }
+    const size_t size = strlen(large);
+    strcpy(large + size, "\"x\": 1}");
+    accept(large);
+    strcpy(large + size, "\"n3\": 1}");
+    refuse(large, 1, (int)size + 1, "duplicate name \"n3\"");
+}
+
 TEST(strings)
 {
     refuse("[\"a\nb\"]", 1, 2, "unterminated string");
@@ -238,7 +258,7 @@ TEST(test_the_end_behind_many_numbers)
 
 TEST(test_members_and_walks)
 {
-    const struct json_value root = whole("{ \"a\" : [1, [2, \"]\"], {\"}\": null}] , \"b\\u0041\":true,\"a\":2}");
+    const struct json_value root = whole("{ \"a\" : [1, [2, \"]\"], {\"}\": null}] , \"b\\u0041\":true,\"z\":2}");
     struct json_walk walk = json_walk(json_member(root, "a"));
     struct json_value value, name;
     assert_int_equal(json_length(root), 3);

@@ -6,7 +6,7 @@
 
 #include "base/config.h"
 #include "base/log.h"
-#include "ps/rollout/agent.h"
+#include "ps/rollout/participant.h"
 #include "tests/own_clock.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"

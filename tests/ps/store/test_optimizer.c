@@ -9,7 +9,6 @@
 #include "base/config.h"
 #include "base/cpu.h"
 #include "ps/store/optimizer.h"
-#include "ps/store/optimizer_kernels.h"
 #include "ps/store/optimizer_math.h"
 #include "tests/check.h"
 #include "tests/ps/store/apply.h"

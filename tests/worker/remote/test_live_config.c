@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "ps/rollout/agent.h"
+#include "ps/rollout/participant.h"
 #include "ps/rollout/history.h"
 #include "tests/worker/remote/story.h"
 

@@ -19,7 +19,6 @@
 #include "tests/no_memory.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
-#include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 #include "worker/data/table/table.h"
 #include "worker/remote/exchange/requests.h"

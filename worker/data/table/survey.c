@@ -142,7 +142,7 @@ static enum survey_use use_of(const struct rows *rows, int column, const struct 
 /* Are a column's values counted from the first row on? */
 static bool is_collected(const struct survey *survey, const struct survey_column *column)
 {
-    return column->is_category || survey->counts_all || column->is_nameless ||
+    return column->is_category || survey->counts_all || column->may_be_index ||
            (column->use == USE_TARGET && (survey->loss == LOSS_AUTO || survey->loss == LOSS_SOFTMAX));
 }
 
@@ -178,7 +178,7 @@ void survey_forget(struct survey *survey)
                                          .use = kept.use,
                                          .is_category = kept.is_category,
                                          .is_number = kept.is_number,
-                                         .is_nameless = kept.is_nameless,
+                                         .may_be_index = kept.may_be_index,
                                          .is_read_again = kept.is_read_again,
                                          .notation = kept.notation,
                                          .dates = kept.dates,
@@ -193,12 +193,29 @@ void survey_forget(struct survey *survey)
     }
 }
 
-/* The first column without a name, as data frames write their index, unless the config names it. */
+/* Is it a name that people give to what tells rows apart: "id", "RowNumber", "customer_id", "PassengerId"? */
+static bool names_identifiers(const char *name)
+{
+    static const char *const names[] = {"id",       "index", "idx", "row", "rowid", "row_number", "rownumber",
+                                        "rownum",   "nr",    "nr.", "no",  "no.",   "#",          "record",
+                                        "lfd. nr.", "sno",   "obs", "uid", "key",   "serial",     "serial no."};
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcasecmp(name, names[i]) == 0) {
+            return true;
+        }
+    }
+    return length > 2 && (strcmp(name + length - 2, "Id") == 0 || strcmp(name + length - 2, "ID") == 0 ||
+                          (strchr("_ -.", name[length - 3]) && strcasecmp(name + length - 2, "id") == 0));
+}
+
+/* The first column without a name, as data frames write their index, or an identifier, unless the config names it. */
 static bool may_be_index(const struct rows *rows, int column, const struct config_data *data)
 {
-    const bool is_nameless =
-        (column == 0 && rows_lacks_first_name(rows)) || strncmp(rows_column_name(rows, column), "Unnamed: 0", 10) == 0;
-    return is_nameless && !is_listed(&data->features, rows, column) && !is_listed(&data->categorical, rows, column);
+    const char *name = rows_column_name(rows, column);
+    const bool is_by_name =
+        (column == 0 && rows_lacks_first_name(rows)) || strncmp(name, "Unnamed: 0", 10) == 0 || names_identifiers(name);
+    return is_by_name && !is_listed(&data->features, rows, column) && !is_listed(&data->categorical, rows, column);
 }
 
 void survey_next_file(struct survey *survey)
@@ -245,7 +262,7 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
         survey->count++;
         column->use = use_of(rows, i, &config->data);
         column->is_category = is_listed(&config->data.categorical, rows, i);
-        column->is_nameless = column->use == USE_FEATURE && may_be_index(rows, i, &config->data);
+        column->may_be_index = column->use == USE_FEATURE && may_be_index(rows, i, &config->data);
         if (config->data.decimal == DECIMAL_COMMA && rows_is_text(rows)) {
             column->notation = (struct notation){.decimal = ',', .group = '.'};
         }
@@ -482,7 +499,12 @@ static bool is_empty(const struct row *row, int index)
     return !row->fields || (row_text(row, index, buffer, &size), size == 0);
 }
 
-bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept)
+/*
+ * Records the value in one column of a row; its number goes to *kept, too, unless that is NULL. Fails only if out of
+ * memory.
+ */
+static bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index,
+                             double *kept)
 {
     struct survey_column *column = &survey->columns[index];
     double number = 0;
@@ -808,10 +830,10 @@ static void settle_marks(struct survey_column *column)
     column->marks = 0;
 }
 
-/* Does the column count the rows? Each file begins anew. */
+/* Is its whole number another one in each row? Each file may begin anew. */
 static bool is_index(const struct survey *survey, const struct survey_column *column)
 {
-    if (!column->is_nameless || column->missing + column->texts + column->infinite > 0 || !column->is_integer ||
+    if (!column->may_be_index || column->missing + column->texts + column->infinite > 0 || !column->is_integer ||
         column->numbers.count == 0 || column->minimum < 0) {
         return false;
     }
@@ -820,7 +842,7 @@ static bool is_index(const struct survey *survey, const struct survey_column *co
             return false;
         }
     }
-    return !column->has_too_many || column->maximum < 2 * (double)survey->rows;
+    return true; /* where they are too many to be kept, those that are kept stand for all */
 }
 
 static void settle_column(struct survey_column *column)
@@ -849,5 +871,183 @@ bool survey_settle(struct survey *survey, bool skips_faults, bool *again, struct
         settle_marks(&survey->columns[i]);
         survey->columns[i].is_index = is_index(survey, &survey->columns[i]);
     }
+    return true;
+}
+
+/* --- plain rows --- */
+
+/*
+ * Rows of plain numbers, which make up most large tables: columns are summed side by side, in strips whose sums stay in
+ * registers. Each column's numbers are added in the order of survey_add, so the bits are the same.
+ */
+
+enum { STRIP = 4 /* neighbouring columns summed side by side */ };
+
+/* Adjacent columns; what moments_add and survey_add_value do, in the same order for each. */
+struct strip {
+    double shift[STRIP], sum[STRIP], squares[STRIP], minimum[STRIP], maximum[STRIP];
+};
+
+static inline __attribute__((always_inline)) void add_rows(struct strip *strip, const double *numbers, size_t stride,
+                                                           const int *places, int count, int width)
+{
+    struct strip sums = *strip;
+    for (int i = 0; i < count; i++) {
+        const double *row = numbers + (size_t)places[i] * stride;
+        for (int j = 0; j < width; j++) {
+            const double difference = row[j] - sums.shift[j];
+            sums.sum[j] += difference;
+            sums.squares[j] += difference * difference;
+            sums.minimum[j] = row[j] < sums.minimum[j] ? row[j] : sums.minimum[j];
+            sums.maximum[j] = row[j] > sums.maximum[j] ? row[j] : sums.maximum[j];
+        }
+    }
+    *strip = sums;
+}
+
+/* Columns [first, first + width), those before `begin` being done already. Every chunk ends with the rows. */
+static void add_strip(struct survey *survey, int first, int begin, int width, const double *numbers, const int *places,
+                      int count)
+{
+    struct strip strip = {0};
+    struct survey_column *columns = survey->columns + first;
+    const double *at = numbers + first;
+    for (int i = 0; i < width; i++) {
+        const struct moments *moments = &columns[i].numbers;
+        const bool begins = moments->in_chunk == 0;
+        strip.shift[i] = begins ? at[(size_t)places[0] * (size_t)survey->count + (size_t)i] : moments->shift;
+        strip.sum[i] = begins ? 0 : moments->sum;
+        strip.squares[i] = begins ? 0 : moments->sum_squares;
+        strip.minimum[i] = columns[i].minimum;
+        strip.maximum[i] = columns[i].maximum;
+    }
+    if (width == STRIP) {
+        add_rows(&strip, at, (size_t)survey->count, places, count, STRIP);
+    } else {
+        add_rows(&strip, at, (size_t)survey->count, places, count, width);
+    }
+    for (int i = begin - first; i < width; i++) {
+        struct survey_column *column = &columns[i];
+        if (!column->is_summed) {
+            continue;
+        }
+        column->numbers.shift = strip.shift[i];
+        column->numbers.sum = strip.sum[i];
+        column->numbers.sum_squares = strip.squares[i];
+        column->minimum = strip.minimum[i];
+        column->maximum = strip.maximum[i];
+        column->numbers.in_chunk += count;
+        if (column->numbers.in_chunk == MOMENTS_CHUNK) {
+            moments_settle(&column->numbers);
+        }
+    }
+}
+
+/* Rows until a column's chunk is full. */
+static int rows_of_chunks(const struct survey *survey, int most)
+{
+    for (int i = 0; i < survey->count; i++) {
+        const int left = MOMENTS_CHUNK - survey->columns[i].numbers.in_chunk;
+        most = survey->columns[i].is_summed && left < most ? left : most;
+    }
+    return most;
+}
+
+static void sum_columns(struct survey *survey, const double *numbers, const int *places, int count)
+{
+    for (int done = 0, some; done < count; done += some) {
+        some = rows_of_chunks(survey, count - done);
+        for (int i = 0; i < survey->count; i += STRIP) {
+            const bool fits = i + STRIP <= survey->count;
+            const int first = fits || survey->count < STRIP ? i : survey->count - STRIP;
+            const int width = survey->count < STRIP ? survey->count : STRIP;
+            add_strip(survey, first, i, width, numbers, places + done, some);
+        }
+    }
+}
+
+static void find_fractions(struct survey *survey, const double *numbers, const int *places, int count)
+{
+    for (int i = 0; i < survey->count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        for (int j = 0; j < count && column->is_integer && column->is_summed; j++) {
+            const double number = numbers[(size_t)places[j] * (size_t)survey->count + (size_t)i];
+            column->is_integer = number == trunc(number);
+        }
+    }
+}
+
+static void compare_plain(struct survey *survey, const double *row)
+{
+    for (int i = 0; i < survey->count; i++) {
+        for (uint64_t left = survey->columns[i].same; left != 0; left &= left - 1) {
+            const int target = __builtin_ctzll(left);
+            if (row[i] != row[target]) {
+                survey->columns[i].same &= ~((uint64_t)1 << target);
+            }
+        }
+    }
+}
+
+static void keep_plain(struct survey *survey, const double *row)
+{
+    double *kept = sample_add(&survey->sample);
+    for (int i = 0; kept && i < survey->count; i++) {
+        const bool counts = survey->columns[i].use != USE_NOTHING || survey->counts_all;
+        kept[i] = counts ? row[i] : (double)NAN;
+    }
+}
+
+/* Columns that are not summed: their values are counted one by one. */
+static bool collect_plain(struct survey *survey, const struct rows *rows, const struct row *row, struct error *error)
+{
+    for (int i = 0; i < survey->count; i++) {
+        const struct survey_column *column = &survey->columns[i];
+        if (!column->is_summed && (column->use != USE_NOTHING || survey->counts_all) &&
+            !survey_add_value(survey, rows, row, i, NULL)) {
+            return error_set(error, "%s: out of memory for the values of column %.64s", rows_name(rows), column->name);
+        }
+    }
+    return true;
+}
+
+/* The work for each single row, if any. */
+static bool add_singly(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
+                       int count, struct error *error)
+{
+    bool compares = false, collects = false;
+    const bool keeps = survey->sample.capacity > 0;
+    for (int i = 0; i < survey->count; i++) {
+        compares |= survey->columns[i].same != 0;
+        collects |= survey->columns[i].is_collected;
+    }
+    for (int i = 0; (compares || collects || keeps) && i < count; i++) {
+        const struct row one = row_behind(row, places[i]);
+        if (keeps) {
+            keep_plain(survey, one.numbers);
+        }
+        if (compares) {
+            compare_plain(survey, one.numbers);
+        }
+        if (collects && !collect_plain(survey, rows, &one, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool survey_add_plain(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
+                      int count, struct error *error)
+{
+    for (int i = 0; i < survey->count; i++) {
+        struct survey_column *column = &survey->columns[i];
+        column->is_summed = !column->is_collected && (column->use != USE_NOTHING || survey->counts_all);
+    }
+    survey->rows += count;
+    if (!add_singly(survey, rows, row, places, count, error)) {
+        return false;
+    }
+    sum_columns(survey, row->numbers, places, count);
+    find_fractions(survey, row->numbers, places, count);
     return true;
 }

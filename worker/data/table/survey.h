@@ -8,11 +8,53 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "worker/data/table/dictionary.h"
-#include "worker/data/table/moments.h"
 #include "worker/data/table/notation.h"
 #include "worker/data/table/rows.h"
 #include "worker/data/table/sample.h"
 #include "worker/data/table/timestamp.h"
+
+/*
+ * Count, mean and deviation of numbers that come one by one. Sums are taken of differences from the first number of
+ * each chunk, and chunks are merged by their means (Chan, Golub, LeVeque, 1979), so that a large mean costs no digits.
+ */
+
+enum { MOMENTS_CHUNK = 512 };
+
+/* Starts as zeros. */
+struct moments {
+    int64_t count;        /* of the merged chunks */
+    double mean, squares; /* squares: sum of squared differences from the mean */
+    int in_chunk;
+    double shift, sum, sum_squares; /* of the current chunk */
+};
+
+/* Merges the current chunk. Call it before reading count, mean and squares. */
+static inline void moments_settle(struct moments *moments)
+{
+    if (moments->in_chunk == 0) {
+        return;
+    }
+    const double n = moments->in_chunk, before = (double)moments->count, all = before + n;
+    const double offset = moments->sum / n, difference = moments->shift + offset - moments->mean;
+    moments->squares += moments->sum_squares - moments->sum * offset + difference * difference * before * n / all;
+    moments->mean += difference * n / all;
+    moments->count += moments->in_chunk;
+    moments->in_chunk = 0;
+}
+
+static inline void moments_add(struct moments *moments, double number)
+{
+    if (moments->in_chunk == 0) {
+        moments->shift = number;
+        moments->sum = moments->sum_squares = 0;
+    }
+    const double difference = number - moments->shift;
+    moments->sum += difference;
+    moments->sum_squares += difference * difference;
+    if (++moments->in_chunk == MOMENTS_CHUNK) {
+        moments_settle(moments);
+    }
+}
 
 /* What the config uses a column for. */
 enum survey_use { USE_FEATURE, USE_TARGET, USE_WEIGHT, USE_NOTHING };
@@ -32,8 +74,8 @@ struct survey_column {
     enum survey_use use;
     bool is_category;   /* by the config, or because a first pass found texts among numbers */
     bool is_number;     /* because a first pass found few texts among numbers; these count as faults */
-    bool is_nameless;   /* the first column, without a name */
-    bool is_index;      /* it counts the rows, as data frames write it */
+    bool may_be_index;  /* by its name, or as it is the first and has none */
+    bool is_index;      /* its number is another one in each row: it identifies them */
     bool is_read_again; /* by a notation that a first pass found */
     /* How a first pass found its values to be written; plain, and DATES_AUTO, until then. */
     struct notation notation;
@@ -91,12 +133,6 @@ bool survey_add(struct survey *survey, const struct rows *rows, const struct row
 /* The same for `count` of the plain rows from this one on, given their ascending offsets from it. */
 bool survey_add_plain(struct survey *survey, const struct rows *rows, const struct row *row, const int *places,
                       int count, struct error *error);
-
-/*
- * Records the value in one column of a row; its number goes to *kept, too, unless that is NULL. Part of the two above.
- * Fails only if out of memory.
- */
-bool survey_add_value(struct survey *survey, const struct rows *rows, const struct row *row, int index, double *kept);
 
 /* Counts a value of a column `times` times, within the limits of distinct values. Fails only if out of memory. */
 bool survey_count(struct survey *survey, struct survey_column *column, const char *text, size_t size, int64_t times);

@@ -83,6 +83,11 @@ static void keep_tables(struct names *names, bool (*test)(const char *name))
     names->count = kept;
 }
 
+static const char *part_key(enum dataset_part part)
+{
+    return part == DATASET_TEST ? "test_files" : "train_files";
+}
+
 static bool copy_names(struct names *names, const struct string_list *list, struct error *error)
 {
     bool done = true;
@@ -103,7 +108,7 @@ static bool list_files(struct names *names, const struct config *config, enum da
     if (config->data.round_files && !is_test) {
         return copy_names(names, config->data.round_files, error);
     }
-    const bool is_usual = is_default(config, is_test ? "test_files" : "train_files");
+    const bool is_usual = is_default(config, part_key(part));
     const char *pattern = is_usual ? "*" : is_test ? config->data.test_files : config->data.train_files;
     if (!names_list(names, config->data.data_dir, pattern, error)) {
         return false;
@@ -121,13 +126,15 @@ bool table_list_train(struct names *names, const struct config *config, struct e
     return list_files(names, config, DATASET_TRAIN, error);
 }
 
+/* Files that are named may have any ending, where a target says that they are tables. */
 bool table_files_exist(bool *exist, const struct config *config, enum dataset_part part, struct error *error)
 {
     struct names names;
+    const bool is_named = config->data.target.count > 0 && !is_default(config, part_key(part));
     const bool done = list_files(&names, config, part, error);
     *exist = false;
     for (int i = 0; done && i < names.count && !*exist; i++) {
-        *exist = has_ending(names.items[i]);
+        *exist = is_named || has_ending(names.items[i]);
     }
     names_free(&names);
     return done;

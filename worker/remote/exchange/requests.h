@@ -52,9 +52,9 @@ enum exchange_result preprocessing_check(struct push_pull *exchange, const struc
                                          struct error *error);
 
 /*
- * Statistics of rows that stay where they are (worker/data/table/figures.h). The first function sends this worker's to
- * ps 0; with the second the chief fetches another worker's: *text is NULL if it has none, otherwise the caller frees
- * it; with the third ps 0 forgets those.
+ * Statistics of rows that stay where they are (worker/data/table/survey_schema.h). The first function sends this
+ * worker's to ps 0; with the second the chief fetches another worker's: *text is NULL if it has none, otherwise the
+ * caller frees it; with the third ps 0 forgets those.
  */
 enum exchange_result preprocessing_send_stats(struct push_pull *exchange, char *text, struct error *error);
 enum exchange_result preprocessing_forget_stats(struct push_pull *exchange, int worker, struct error *error);

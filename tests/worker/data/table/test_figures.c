@@ -6,7 +6,6 @@
 
 #include "tests/check.h"
 #include "tests/random.h"
-#include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 
 enum { ROWS = 400, PARTS = 5, ROW_TEXT = 96 };

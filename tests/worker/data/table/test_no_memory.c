@@ -11,7 +11,6 @@
 #include "tests/net/loopback.h"
 #include "tests/no_memory.h"
 #include "worker/data/dataset.h"
-#include "worker/data/table/figures.h"
 #include "worker/data/table/survey_schema.h"
 #include "worker/data/table/table.h"
 
