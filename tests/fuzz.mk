@@ -14,7 +14,8 @@ $(call remember,build/fuzz/flags,$(CLANG) $(fuzzed) $(cppflags) $(link_with))
 # this list.
 not_fuzzed := worker/cpu/% base/kernels/% observe/top/% worker/summary/% worker/clients/% %_avx2.c %_avx512.c \
 	$(addprefix base/,cli/help.c config/commands.c process/confine.c process/notify.c progress.c) net/keygen.c \
-	$(addprefix observe/,api.c board.c guard.c http/loop.c metrics.c observe.c) $(addprefix serve/,plain.c routes.c serve.c) \
+	$(addprefix observe/,api.c board.c guard.c http/loop.c metrics.c observe.c) \
+	$(addprefix serve/,plain.c routes.c serve.c) \
 	$(addprefix ps/,checkpoint/writer.c rollout/agent.c rollout/participant.c server/listen.c server/server.c) \
 	$(addprefix worker/,checkpoints.c data/commands.c data/table/info.c follow.c initial.c local_run.c local_steps.c \
 	observed.c report.c train.c training.c version.c) \

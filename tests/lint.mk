@@ -7,8 +7,8 @@ test_parts_c := $(wildcard tests/clock.c tests/jitter.c tests/locks.c tests/fuzz
 
 # A file is checked again when its object was made again, which is when it or one of its headers has changed.
 tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(test_parts_c))
-# That a header can stand alone its own .c file shows, which includes it first (tests/lint/includes.awk). Templates that a
-# kernel file includes after choosing its instruction set (*_loops.h) can't.
+# That a header can stand alone its own .c file shows, which includes it first (tests/lint/includes.awk). Templates that
+# a kernel file includes after choosing its instruction set (*_loops.h) can't.
 header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h $(sources:.c=.h),$(lint_headers)))
 
 # Our prototypes of the driver API compared with a toolkit's.
@@ -63,12 +63,17 @@ build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
 cppcheck_off := varFuncNullUB missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar ctunullpointer \
 	normalCheckLevelMaxBranches
 
+# It checks a file once for each name that an #ifdef asks for, but for these: only base/memory.h asks for sanitizers, and
+# nvcc compiles no C.
+cppcheck_never := __CUDACC__ __SANITIZE_ADDRESS__ __SANITIZE_THREAD__ __has_feature
+
 build/lint/cppcheck: $(sources) trainer.c $(lint_headers) $(simulator_sources) | $(packages)
 	@mkdir -p $(@D)
 	@echo "lint: cppcheck"
 	@tests/lint/kept $(@D)/cppcheck-work tests/lint/once "$^" \
 		cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-		$(cppcheck_off:%=--suppress=%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c $(simulator_sources)
+		$(cppcheck_off:%=--suppress=%) $(cppcheck_never:%=-U%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. \
+		$(sources) trainer.c $(simulator_sources)
 	@touch $@
 
 build/lint/%.h.alone: %.h $(lint_headers) build/san/flags $(musl_libs)

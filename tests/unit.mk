@@ -50,22 +50,13 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*
 # Calls that tests replace, unless they define them themselves (tests/system.h). Patterns, because build/san/tests and
 # build/tsan/tests need the same ones.
 
-# Calls that a test makes fail.
-build/%/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
-	recv recvmsg send sendmsg wake_wait)
-
-build/%/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
-
-# Tests in which memory runs short (tests/no_memory.h).
-memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup asprintf \
-	must_alloc must_zero must_align must_grow must_copy config_parse config_in_version config_job_text config_key_text \
-	config_diff config_digest)
+# Tests in which memory runs short know functions by their symbols (tests/no_memory.h).
+memory_link := -rdynamic
 
 build/%/tests/base/config/test_keys build/%/tests/worker/data/table/test_no_memory \
 build/%/tests/ps/checkpoint/test_no_memory \
 build/%/tests/ps/job/test_no_memory build/%/tests/ps/rollout/test_no_memory \
 build/%/tests/ps/server/test_no_memory build/%/tests/ps/server/test_rollouts_no_memory: link_with += $(memory_link)
-build/%/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
 
 crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for accept_queue_park pthread_create \
 	wake_wait)
@@ -91,11 +82,9 @@ build/%/tests/worker/remote/test_live_config: \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
-build/%/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/%/tests/worker/remote/operator/test_rollout build/%/tests/worker/remote/operator/test_rollout_asked: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty operator_key_read_secret \
 	signals_pending sodium_memzero)
-build/%/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
 build/%/tests/worker/remote/test_own_rows: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/%/tests/worker/remote/operator/test_top: \
@@ -122,10 +111,6 @@ build/%/tests/worker/remote/worker/test_role: link_with += $(addprefix -Wl$(comm
 requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request_accepts http_request_body http_answer \
 	http_answer_error http_request_account)
 build/%/tests/serve/test_work: link_with += $(requests_link)
-
-# A member of a rollout on a clock that its test controls.
-build/%/tests/ps/rollout/test_agent: \
-	link_with += -Wl,--wrap=restart_arrived
 
 # A whole ps, which leaves when its test says so.
 build/%/tests/ps/test_server build/%/tests/ps/test_leaving build/%/tests/ps/server/test_follower \

@@ -24,11 +24,9 @@ static struct error error;
 
 static int thread_reason; /* why no thread starts; 0: they do */
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
-    return thread_reason != 0 ? thread_reason : __real_pthread_create(thread, attributes, run, context);
+    return thread_reason != 0 ? thread_reason : SYSTEM(pthread_create)(thread, attributes, run, context);
 }
 
 static char some_group[] = "the \"group\"", some_time[] = "time\\of day";

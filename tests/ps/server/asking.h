@@ -187,8 +187,8 @@ static inline int values_of(struct serving_session *one, enum message_type type,
         assert_int_equal(one->client.frame.type, MESSAGE_values);
         const int count = (int)(one->client.bulk_left / sizeof *values);
         assert_true(got + count <= most);
-        assert_true(count == 0 ||
-                    channel_read_bulk(&one->client, values + got, (size_t)count * sizeof *values, serving.now_s, &error));
+        assert_true(count == 0 || channel_read_bulk(&one->client, values + got, (size_t)count * sizeof *values,
+                                                    serving.now_s, &error));
         got += count;
     } while (!(one->client.frame.flags & FRAME_LAST));
     return got;

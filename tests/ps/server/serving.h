@@ -46,6 +46,7 @@ static struct serving {
     int depth;               /* of nested requests */
     int rollout_requests;    /* passed to the coordinator of rollouts */
     int waits;               /* so far */
+    double keep_thread_s;
 } serving;
 
 /* --- Time and waiting --- */
@@ -162,7 +163,7 @@ void listener_wake_at(struct listener_session *session, double when_s)
 double listener_keep_thread_s(const struct listener *listener)
 {
     (void)listener;
-    return 0;
+    return serving.keep_thread_s;
 }
 
 void listener_disconnect(struct listener_session *session)

@@ -131,6 +131,7 @@ TEST_WITH(others_are_left_to_a_thread, enter, leave)
 /* Between requests that are far apart a thread has better to do than to wait; others' next is likely to come soon. */
 TEST_WITH(who_asks_seldom_rests_at_once, enter, leave)
 {
+    serving.keep_thread_s = 1;
     for (int is_seldom = 0; is_seldom < 2; is_seldom++) {
         worker->session.base.last_active_s = serving.now_s - (is_seldom ? 1 : 0.5);
         const double asked_s = serving.now_s;

@@ -1,11 +1,7 @@
 /* Creates a worker's parts while one thread after another can't start: each reports it and leaves nothing behind. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -155,9 +151,8 @@ static void begin(void)
     parameters = calloc(bench.model.float_count, sizeof *parameters);
 }
 
-static void one_thread_cannot_start(void **state)
+TEST(one_thread_cannot_start)
 {
-    (void)state;
     begin();
     for (size_t which = 0; which < sizeof parts / sizeof *parts; which++) {
         try_part(which);
@@ -170,6 +165,5 @@ static void one_thread_cannot_start(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_thread_cannot_start)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }
