@@ -190,7 +190,7 @@ build/product/base/version.o: defines = -DTRAINER_VERSION='"$(shell cat build/ve
 
 # --- Tests, lint and benches ---
 
-include tests/unit.mk tests/threads.mk tests/cuda.mk tests/fuzz.mk tests/simulate.mk tests/mutants.mk tests/bench.mk \
+include tests/unit.mk tests/threads.mk tests/simulate.mk tests/cuda.mk tests/fuzz.mk tests/mutants.mk tests/bench.mk \
 	tests/lint.mk tests/test.mk
 
 # --- Running ---
@@ -237,6 +237,7 @@ help:
 	@echo "make test-tlsfuzzer  runs tlsfuzzer's TLS 1.3 scripts; TLSFUZZER=folder with a copy of it"
 	@echo "make lint      format, clang-tidy, cppcheck, headers, direction of includes; make format reformats"
 	@echo "make test-gpu  the GPU engine's tests on this machine's GPU, with compute-sanitizer if installed"
+	@echo "make gpu-kit   these tests and benchmarks as an archive, for a machine with a driver and without a compiler"
 	@echo "make bench     benchmarks against other programs"
 	@echo "make debug     build/debug/trainer with AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make debug SAN=thread   build/tsan/trainer with ThreadSanitizer"

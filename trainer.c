@@ -8,6 +8,7 @@
 /* clang-format off */
 static const struct command *const commands[] = {
     &command_train,
+    &command_tune,
     &command_eval,
     &command_explain,
     &command_predict,
@@ -22,6 +23,7 @@ static const struct command *const commands[] = {
     &command_dashboard,
     &command_profile,
     &command_rollout,
+    &command_revoke,
     &command_config_check,
     &command_config_show,
     &command_config_schema,

@@ -25,6 +25,7 @@ enum {
     CONFIG_MAX_WIDTH = 65536,    /* units of a layer */
     CONFIG_MAX_INPUTS = 1 << 20, /* units of the input layer: a table has one per category */
     CONFIG_MOST_BINS = 64,       /* of an encoded number */
+    CONFIG_MAX_FOLDS = 20,
     CONFIG_MAX_HOSTS = 1024,     /* in one list */
     CONFIG_MAX_WORKERS = 16384,  /* in worker_hosts plus, with `elastic`, beyond it */
     CONFIG_ASKED_A_SECOND = 200,
@@ -145,6 +146,9 @@ struct config_model {
     int net_inputs[CONFIG_MAX_NETS]; /* units of the first layer; 0: as in layers */
 };
 
+/* Reads "2/5", data.fold: part *fold, from 1, of *folds; 0 of 0 for "". */
+bool config_parse_fold(const char *text, int *fold, int *folds, struct error *error);
+
 /* Reads "raw:1,ple:1" into net_count and views. */
 bool config_parse_ensemble(struct config_model *model, const char *text, struct error *error);
 
@@ -220,6 +224,7 @@ struct config_train {
     int buffer_size;               /* asynchronous rounds: differences per global step; 0 = synchronous rounds */
     int64_t train_steps;           /* last global step, as StopAtStepHook's last_step; 0 = no limit (auto) */
     double epochs;                 /* 0 = no limit (auto) */
+    double time_limit;             /* seconds of the process, from its start to the tested model; 0 = no limit */
     enum loss_kind loss;           /* LOSS_AUTO: follows from the target */
     double huber_delta;            /* errors up to this count quadratically */
     double quantile;               /* the quantile that LOSS_QUANTILE predicts and pinball measures */
@@ -233,7 +238,9 @@ struct config_train {
     double target_metric;         /* the same for best_metric; 0 = never */
     int patience;                 /* stop after this many validations without a new best; 0 = never (auto) */
     enum calibration calibration; /* of probabilities, by the validation examples */
-    double threshold;             /* of two classes, from which score on the second is predicted; CONFIG_AUTO: found */
+    double
+        interval; /* the share of targets that intervals around predicted numbers are to contain; 0: there are none */
+    double threshold; /* of two classes, from which score on the second is predicted; CONFIG_AUTO: found */
     int64_t seed;
     char *warm_start;       /* checkpoint to initialize a new run from; "" = none */
     int num_threads;        /* 0 = the CPUs this process may use */
@@ -300,6 +307,7 @@ struct config_data {
     struct string_list categorical;   /* numeric columns that hold categories */
     char *weight;                     /* column of row weights; "" = all rows count alike */
     char *group;                      /* rows of one group stay together when split; "" = each row by itself */
+    char *fold;                       /* "2/5": which of how many parts of the rows is held out; "" = by size */
     char *time;                       /* column of times: the latest rows are held out; "" = split by a hash */
     enum table_header header;         /* of CSV files */
     struct string_list missing;       /* texts that stand for a missing value, besides the usual ones */

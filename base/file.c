@@ -383,7 +383,7 @@ int file_create_nameless(const char *folder, unsigned mode)
 {
     char path[PATH_MAX], name[PATH_MAX];
     struct error ignored;
-    int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, mode);
+    int fd = open(folder, O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, mode); /* O_EXCL: it never gets a name */
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
         return fd;
     }

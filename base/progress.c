@@ -68,6 +68,7 @@ static void format_bar(char *bar, size_t cells, double fraction)
 /* The pieces next to the bar, most important first, as many as fit into `limit` characters. */
 static size_t format_pieces(char *text, size_t limit, const struct progress_view *view, bool bounded)
 {
+    const char *unit = view->unit ? view->unit : "step";
     char piece[80], duration[24];
     size_t used = 0;
     text[0] = '\0';
@@ -77,7 +78,7 @@ static size_t format_pieces(char *text, size_t limit, const struct progress_view
         append_piece(text, &used, limit, piece);
     }
     if (!bounded) {
-        snprintf(piece, sizeof piece, "step %lld", (long long)view->step);
+        snprintf(piece, sizeof piece, "%.16s %lld", unit, (long long)view->step);
         append_piece(text, &used, limit, piece);
     }
     if (!isnan(view->loss)) {
@@ -89,11 +90,12 @@ static size_t format_pieces(char *text, size_t limit, const struct progress_view
         append_piece(text, &used, limit, piece);
     }
     if (view->steps_per_s > 0) {
-        snprintf(piece, sizeof piece, view->steps_per_s < 10 ? "%.2f steps/s" : "%.0f steps/s", view->steps_per_s);
+        snprintf(piece, sizeof piece, view->steps_per_s < 10 ? "%.2f %.16ss/s" : "%.0f %.16ss/s", view->steps_per_s,
+                 unit);
         append_piece(text, &used, limit, piece);
     }
     if (bounded) {
-        snprintf(piece, sizeof piece, "step %lld/%lld", (long long)view->step, (long long)view->last_step);
+        snprintf(piece, sizeof piece, "%.16s %lld/%lld", unit, (long long)view->step, (long long)view->last_step);
         append_piece(text, &used, limit, piece);
     }
     return used;

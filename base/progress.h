@@ -21,6 +21,7 @@ struct progress_view {
     double steps_per_s; /* recent; 0: not known yet */
     double loss;        /* NaN: not known yet */
     double validation;  /* accuracy, 0..1; negative: not known yet */
+    const char *unit;   /* of what is counted; NULL: "step" */
 };
 
 struct progress {

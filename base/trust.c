@@ -440,6 +440,11 @@ bool trust_public_key(const char *path, struct error *error)
     return check(path, KIND_KEY, error);
 }
 
+void trust_hide_memory(void)
+{
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+}
+
 bool trust_secret(const char *path, const char *what, struct error *error)
 {
     struct stat status;
@@ -449,7 +454,7 @@ bool trust_secret(const char *path, const char *what, struct error *error)
     if (stat(path, &status) == 0 && S_ISREG(status.st_mode) && (status.st_mode & S_IRWXO)) {
         return error_set(error, "%s: everybody on this machine can read this %s; run: chmod 600 %s", path, what, path);
     }
-    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    trust_hide_memory();
     return true;
 }
 

@@ -51,8 +51,14 @@ bool trust_folder(const char *path, struct error *error);
 bool trust_public_key(const char *path, struct error *error);
 
 /*
- * The same for a secret, which must not be readable by everybody either. From then on neither core dumps nor debuggers
- * of this user show this process's memory; what it executes is dumpable again. what: "key" or "token", for the error.
+ * From now on neither core dumps nor debuggers of this user show this process's memory; what it executes is dumpable
+ * again. For whoever holds a secret.
+ */
+void trust_hide_memory(void);
+
+/*
+ * The same for a secret, which must not be readable by everybody either; and trust_hide_memory. what: "key" or "token",
+ * for the error.
  */
 bool trust_secret(const char *path, const char *what, struct error *error);
 

@@ -46,6 +46,19 @@ ptrdiff_t transport_fail(struct connection *connection, enum connection_state st
     return TRANSPORT_FAILED;
 }
 
+/* Was the peer's key revoked since the handshake? Then nothing more is read or written, not even what has come. */
+static bool is_cut(struct connection *connection, struct error *error)
+{
+    char why[512];
+    if (!atomic_load_explicit(&connection->watch.is_cut, memory_order_relaxed)) {
+        return false;
+    }
+    const bool is_known = revocations_name(connection->watch.revocations, &connection->watch.peer, why, sizeof why);
+    transport_fail(connection, CONNECTION_BROKEN, error, "the connection with %s is cut: %s", connection->name,
+                   is_known ? why : "its key was revoked");
+    return true;
+}
+
 /* As recvmsg and sendmsg, wherever the connection's bytes travel. */
 static ssize_t receive_bytes(const struct connection *connection, struct iovec *parts, uint16_t count)
 {
@@ -244,7 +257,11 @@ static bool send_parts(struct connection *connection, struct iovec *parts, uint1
             continue;
         }
         if (sent < 0 && errno != EINTR) {
-            transport_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(errno));
+            const int reason = errno;
+            if (is_cut(connection, error)) {
+                return false;
+            }
+            transport_fail(connection, CONNECTION_BROKEN, error, "lost %s: %s", connection->name, strerror(reason));
             return false;
         }
         size_t left = sent < 0 ? 0 : (size_t)sent;
@@ -457,6 +474,7 @@ void connection_close(struct connection *connection)
     if (connection->state == CONNECTION_OPEN && connection->local) {
         local_publish(connection->local, connection->fd);
     }
+    revocations_forget(&connection->watch);
     close(connection->fd);
     local_free(connection->local);
     return_buffers(connection);
@@ -476,6 +494,9 @@ bool connection_read(struct connection *connection, void *bytes, size_t size, do
     begin_reading(connection, deadline_s);
     while (size > 0) {
         ptrdiff_t got = connection->transport->read(connection, next, size, error);
+        if (is_cut(connection, error)) {
+            return false;
+        }
         if (got > 0) {
             next += got;
             size -= (size_t)got;
@@ -536,6 +557,9 @@ bool connection_write_more(struct connection *connection, const struct iovec *pa
 {
     double started_s = clock_monotonic_s();
     assert(connection->state == CONNECTION_OPEN);
+    if (is_cut(connection, error)) {
+        return false;
+    }
     for (int i = 0; i < count; i++) {
         if (parts[i].iov_len == 0) {
             continue;
@@ -575,7 +599,7 @@ bool connection_wait(struct connection *connection, double deadline_s, bool *rea
     for (bool late = false;;) {
         /* Bytes in memory may be half a record, or one without data: TLS looks at them, and nothing is taken. */
         ptrdiff_t got = connection->transport->read(connection, NULL, 0, error);
-        if (got == TRANSPORT_FAILED) {
+        if (is_cut(connection, error) || got == TRANSPORT_FAILED) {
             return false;
         }
         if (got == TRANSPORT_END || connection->transport->pending(connection, NULL) > 0) {

@@ -203,6 +203,7 @@ bool credentials_load(struct credentials **credentials, const char *path, struct
     if (!new) {
         return error_set(error, "out of memory for the key in %s", path);
     }
+    new->revocations = revocations_create();
     new->member.index = MEMBER_ANY_INDEX;
     mbedtls_pk_init(&private.key);
     mbedtls_x509_crt_init(&new->own);
@@ -210,7 +211,8 @@ bool credentials_load(struct credentials **credentials, const char *path, struct
     mbedtls_ssl_config_init(&new->client);
     mbedtls_ssl_config_init(&new->server);
     mbedtls_x509_crt_init(&found);
-    bool done = read_pem(path, &found, &private, error);
+    bool done = new->revocations ? read_pem(path, &found, &private, error)
+                                 : error_set(error, "out of memory for the key in %s", path);
     new->key = private.key; /* moved */
     if (done) {
         handshake_token_add_key(&new->token_keys, private.secret, TOKEN_SECRET);
@@ -243,6 +245,7 @@ void credentials_free(struct credentials *credentials)
     for_secrets(credentials, sodium_munlock);
     mbedtls_pk_free(&credentials->key);
     sodium_memzero(&credentials->token_keys, sizeof credentials->token_keys);
+    revocations_release(credentials->revocations);
     free(credentials);
 }
 
@@ -260,14 +263,46 @@ uint64_t credentials_identity(const struct credentials *credentials)
 
 int64_t credentials_valid_until(const struct credentials *credentials)
 {
-    const mbedtls_x509_time *to = &credentials->own.valid_to;
-    struct tm utc = {.tm_year = to->year - 1900,
-                     .tm_mon = to->mon - 1,
-                     .tm_mday = to->day,
-                     .tm_hour = to->hour,
-                     .tm_min = to->min,
-                     .tm_sec = to->sec};
-    return credentials->member.role == MEMBER_NONE ? 0 : (int64_t)timegm(&utc);
+    return credentials->member.role == MEMBER_NONE ? 0 : tls_seconds(&credentials->own.valid_to);
+}
+
+void credentials_describe(const struct credentials *credentials, struct revocation_peer *self)
+{
+    const mbedtls_x509_buf *key = &credentials->own.pk_raw;
+    self->member = credentials->member;
+    self->issued_s = tls_issued_s(&credentials->own);
+    crypto_generichash(self->key, sizeof self->key, key->p, key->len, NULL, 0);
+}
+
+struct revocations *credentials_revocations(const struct credentials *credentials)
+{
+    return credentials->revocations;
+}
+
+bool credentials_public_hash(const char *path, uint8_t hash[REVOCATION_KEY], struct member *member, struct error *error)
+{
+    char text[128], name[64];
+    uint8_t *bytes = NULL;
+    size_t size = 0;
+    mbedtls_x509_crt found;
+    struct error ignored;
+    *member = (struct member){MEMBER_NONE, MEMBER_ANY_INDEX};
+    if (!tls_start(error) || !file_read(path, CREDENTIALS_MAX_FILE, &bytes, &size, error)) {
+        return false;
+    }
+    mbedtls_x509_crt_init(&found);
+    const int result = mbedtls_x509_crt_parse(&found, bytes, size + 1); /* with the zero byte that file_read adds */
+    if (result == 0) {
+        crypto_generichash(hash, REVOCATION_KEY, found.pk_raw.p, found.pk_raw.len, NULL, 0);
+        (void)(tls_common_name(&found, name, sizeof name) && member_parse(name, member, &ignored));
+    } else {
+        tls_describe(result, text);
+        error_set(error, "%s: holds no certificate, or a damaged one (%s)", path, text);
+    }
+    mbedtls_x509_crt_free(&found);
+    sodium_memzero(bytes, size);
+    free(bytes);
+    return result == 0;
 }
 
 struct member credentials_member(const struct credentials *credentials)
@@ -342,6 +377,7 @@ static int write_secret(const uint8_t *secret, unsigned char pem[PEM_BYTES])
 static bool create(const struct draft *wanted, const unsigned char *authority, const char *path, struct error *error)
 {
     mbedtls_pk_context key;
+    trust_hide_memory();
     unsigned char key_pem[PEM_BYTES], secret_pem[PEM_BYTES], certificate_pem[PEM_BYTES];
     char text[128];
     mbedtls_pk_init(&key);
@@ -384,7 +420,7 @@ bool credentials_create_authority(const char *folder, struct error *error)
 {
     char path[4096];
     struct draft draft = {.subject = "CN=trainer authority", .issuer = "CN=trainer authority", .authority = true};
-    format_date(time(NULL) - 86400, draft.from); /* a day of tolerance for clocks that differ */
+    format_date(time(NULL) - TLS_TOLERANCE_S, draft.from);
     format_date(time(NULL) + (time_t)AUTHORITY_DAYS * 86400, draft.to);
     return tls_start(error) && file_make_folder(folder, error) &&
            file_join(path, sizeof path, folder, "ca.key", error) && create(&draft, NULL, path, error);
@@ -406,7 +442,7 @@ bool credentials_create_member(const char *folder, const struct member *member, 
     member_format(member, ':', name);
     snprintf(subject, sizeof subject, "CN=%s", name);
     struct draft draft = {.subject = subject, .issuer = issuer, .issuer_key = &private.key, .secret = private.secret};
-    format_date(time(NULL) - 86400, draft.from);
+    format_date(time(NULL) - TLS_TOLERANCE_S, draft.from);
     format_date(time(NULL) + (time_t)days * 86400, draft.to);
     bool done = false;
     if (!file_exists(authority_path)) {

@@ -10,8 +10,8 @@
  *    certificate of the authority that signed it. The certificate's common name is the member ("worker:1", "ps" for
  *    any ps, "operator"); signature, dates and name are checked on both sides.
  *
- * Credentials are immutable once loaded and may be shared by all connections and threads. Private keys are wiped when
- * freed and never appear in a message.
+ * Credentials are immutable once loaded, except for the list of revoked keys (net/revocation.h), and may be shared by
+ * all connections and threads. Private keys are wiped when freed and never appear in a message.
  */
 #ifndef NET_CREDENTIALS_H
 #define NET_CREDENTIALS_H
@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "net/member.h"
 #include "net/admission.h"
+#include "net/revocation.h"
 
 struct credentials;
 
@@ -42,6 +43,16 @@ uint64_t credentials_identity(const struct credentials *credentials);
 
 /* The time, in seconds since 1970, at which the certificate expires; 0 for a fleet key, whose dates do not matter. */
 int64_t credentials_valid_until(const struct credentials *credentials);
+
+/* The list of revoked keys: none is in force at first. Valid as long as the credentials. */
+struct revocations *credentials_revocations(const struct credentials *credentials);
+
+/* As its peers see it. */
+void credentials_describe(const struct credentials *credentials, struct revocation_peer *self);
+
+/* By the first certificate in a key file: how a list of revoked keys names it, and its member (MEMBER_NONE: none). */
+bool credentials_public_hash(const char *path, uint8_t hash[REVOCATION_KEY], struct member *member,
+                             struct error *error);
 
 /* The keys of handshake tokens (net/admission.h); valid as long as the credentials. */
 const struct handshake_token_keys *credentials_token_keys(const struct credentials *credentials);

@@ -56,25 +56,25 @@ static int misuse(const char *what)
 /* Asks twice, unless the environment says it. */
 static bool choose_passphrase(char passphrase[OPERATOR_PASSPHRASE], struct error *error)
 {
-    char again[OPERATOR_PASSPHRASE];
-    bool done = operator_key_ask("passphrase for the new key", passphrase, error) &&
+    char *again = secret_memory(OPERATOR_PASSPHRASE, error);
+    bool done = again && operator_key_ask("passphrase for the new key", passphrase, error) &&
                 operator_key_ask("the same again", again, error);
     if (done && (passphrase[0] == '\0' || strcmp(passphrase, again) != 0)) {
         done = error_set(error, passphrase[0] == '\0' ? "the passphrase is empty" : "the two passphrases differ");
     }
-    sodium_memzero(again, sizeof again);
+    secret_free(again, OPERATOR_PASSPHRASE);
     return done;
 }
 
 static bool create_operator(const char *path, bool is_locked, char known_as[MINISIGN_KEY_TEXT], struct error *error)
 {
-    char passphrase[OPERATOR_PASSPHRASE] = "";
+    char *passphrase = secret_memory(OPERATOR_PASSPHRASE, error);
     char public_path[PATH_MAX];
     uint8_t public_key[OPERATOR_PUBLIC_KEY];
     struct minisign_key key;
-    const bool created =
-        (!is_locked || choose_passphrase(passphrase, error)) && operator_key_create(path, passphrase, error);
-    sodium_memzero(passphrase, sizeof passphrase);
+    const bool created = passphrase && (!is_locked || choose_passphrase(passphrase, error)) &&
+                         operator_key_create(path, passphrase, error);
+    secret_free(passphrase, OPERATOR_PASSPHRASE);
     if (!created) {
         return false;
     }
@@ -158,6 +158,7 @@ const struct command command_keygen = {
     .summary = "create the keys that authenticate members of a cluster",
     .details = keygen_details,
     .flags = keygen_flags,
+    .confine = CONFINE_READER,
     .run = run_keygen,
 };
 
@@ -195,18 +196,18 @@ static bool sign_file(const char *path, const char *comment, const uint8_t key[O
 static int run_sign(const struct command_call *call)
 {
     const char *key_path = command_value(call, "key");
-    uint8_t key[OPERATOR_SECRET_KEY];
     struct error error;
     if (!key_path || call->operand_count == 0) {
         log_error("sign: missing %s; try: trainer sign --key=operator.key SHA256SUMS",
                   key_path ? "FILE" : "--key=FILE");
         return COMMAND_MISUSED;
     }
-    bool done = operator_key_read_secret(key_path, key, &error);
+    uint8_t *key = secret_memory(OPERATOR_SECRET_KEY, &error);
+    bool done = key && operator_key_read_secret(key_path, key, &error);
     for (int i = 0; i < call->operand_count && done; i++) {
         done = sign_file(call->operands[i], command_value(call, "comment"), key, &error);
     }
-    sodium_memzero(key, sizeof key);
+    secret_free(key, OPERATOR_SECRET_KEY);
     if (!done) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
@@ -224,5 +225,6 @@ const struct command command_sign = {
         "`trainer keygen --operator` printed; the signature's first line, which is not itself signed, contains it too. "
         "In a release SHA256SUMS is signed, and `trainer version --verify` checks the other files against it.",
     .flags = sign_flags,
+    .confine = CONFINE_READER,
     .run = run_sign,
 };

@@ -96,7 +96,12 @@
     MESSAGE(49, local,         0,            "from a worker: offers to move this connection to shared memory; "        \
                                              "answered by local_taken")                                                \
     MESSAGE(50, local_taken,   0,            "answers local: whether all that follows, in both directions, is in "     \
-                                             "shared memory")
+                                             "shared memory")                                                          \
+    MESSAGE(51, revoke,        65536,        "from an operator to ps 0: the signed list of revoked keys, in the "      \
+                                             "bulk; answered by done")                                                 \
+    MESSAGE(52, get_revoked,   0,            "from a member or an operator to ps 0: asks for the list of revoked "     \
+                                             "keys; answered by revoked")                                              \
+    MESSAGE(53, revoked,       65536,        "answers get_revoked: the bulk is the list, or empty")
 
 #define MESSAGE_FIELDS_hello(FIELD)                                                                                    \
     FIELD(U16,    version_min,     0,       "the sender's lowest protocol version")                                    \
@@ -403,7 +408,8 @@
     FIELD(U8,     ready,           1,       "1: the member takes part in training")                                    \
     FIELD(F32,    loss,            0,       "of the last step, NaN if it was not finite; below 0: none")               \
     FIELD(TEXT,   digest,          64,      "of the job config in force, in hex")                                      \
-    FIELD(TEXT,   message,         1024,    "what went wrong; may be empty")
+    FIELD(TEXT,   message,         1024,    "what went wrong; may be empty")                                           \
+    FIELD(U64,    revoked,         0,       "number of the list of revoked keys here; 0: none")
 
 #define MESSAGE_FIELDS_get_place(FIELD)                                                                                \
     FIELD(U64,    key,             0,       "identifies this worker, and is the same after a restart; not 0")
@@ -434,7 +440,17 @@
     FIELD(TEXT,   job,             65536,   "to operators: the job config in force, as in hello")                      \
     FIELD(TEXT,   local,           16384,   "to operators: the machine keys that came with it; may be empty")          \
     FIELD(TEXT,   earlier,         65536,   "to operators: the job config in force before it; may be empty")           \
-    FIELD(TEXT,   earlier_local,   16384,   "to operators: the machine keys that came with that")
+    FIELD(TEXT,   earlier_local,   16384,   "to operators: the machine keys that came with that")                      \
+    FIELD(U64,    revoked,         0,       "number of the list of revoked keys at ps 0; 0: none")
+
+#define MESSAGE_FIELDS_revoke(FIELD)                                                                                   \
+    FIELD(U64,    number,          0,       "of the list")
+
+#define MESSAGE_FIELDS_get_revoked(FIELD)                                                                              \
+    FIELD(U64,    number,          0,       "of the list that the sender has; 0: none")
+
+#define MESSAGE_FIELDS_revoked(FIELD)                                                                                  \
+    FIELD(U64,    number,          0,       "of the list; 0: there is none")
 
 /*
  * ADDITION(message, first of the fields that came later, protocol version that they came with): a frame of an earlier

@@ -14,6 +14,7 @@
 #include <sodium.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/trust.h"
 #include "net/bytes.h"
 
@@ -37,16 +38,46 @@ enum {
 /* Half a second of a processor; what a file may ask for at most. */
 enum { PASSES = 3, KIB = 128 << 10, MOST_PASSES = 32, MOST_KIB = 1 << 20 };
 
+void *secret_memory(size_t size, struct error *error)
+{
+    static bool warned;
+    trust_hide_memory();
+    void *memory = sodium_init() < 0 ? NULL : sodium_malloc(size); /* which locks it if it may */
+    if (!memory) {
+        (void)error_set(error, "out of memory for a secret");
+        return NULL;
+    }
+    if (sodium_mlock(memory, size) != 0 && !warned) {
+        warned = true;
+        log_warning("an operator's secret may be swapped to disk, because it can't be locked in memory: %s; raise "
+                    "ulimit -l, or encrypt swap",
+                    strerror(errno));
+    }
+    memset(memory, 0, size);
+    return memory;
+}
+
+void secret_free(void *memory, size_t size)
+{
+    if (memory) {
+        sodium_memzero(memory, size);
+        sodium_free(memory);
+    }
+}
+
 static bool write_new(const char *path, mode_t mode, const char *head, const uint8_t *key, size_t size,
                       struct error *error)
 {
-    char text[MAX_FILE];
-    int length = snprintf(text, sizeof text, "%s", head);
-    sodium_bin2hex(text + length, sizeof text - (size_t)length, key, size);
+    char *text = secret_memory(MAX_FILE, error);
+    if (!text) {
+        return false;
+    }
+    int length = snprintf(text, MAX_FILE, "%s", head);
+    sodium_bin2hex(text + length, MAX_FILE - (size_t)length, key, size);
     length += 2 * (int)size;
     text[length++] = '\n'; /* it replaces the hex digits' zero byte */
     const bool done = file_write_new(path, mode, &(struct file_part){text, (size_t)length}, 1, error);
-    sodium_memzero(text, sizeof text);
+    secret_free(text, MAX_FILE);
     return done;
 }
 
@@ -67,7 +98,10 @@ static bool derive(const uint8_t locked[LOCKED_BYTES], const char *passphrase, u
 static bool lock(const uint8_t secret[OPERATOR_SECRET_KEY], const uint8_t public[OPERATOR_PUBLIC_KEY],
                  const char *passphrase, uint8_t locked[LOCKED_BYTES], struct error *error)
 {
-    uint8_t key[crypto_secretbox_KEYBYTES];
+    uint8_t *key = secret_memory(crypto_secretbox_KEYBYTES, error);
+    if (!key) {
+        return false;
+    }
     memcpy(locked + LOCKED_PUBLIC, public, OPERATOR_PUBLIC_KEY);
     put_le32(locked + LOCKED_PASSES, PASSES);
     put_le32(locked + LOCKED_KIB, KIB);
@@ -75,7 +109,7 @@ static bool lock(const uint8_t secret[OPERATOR_SECRET_KEY], const uint8_t public
     const bool done =
         derive(locked, passphrase, key, error) &&
         crypto_secretbox_easy(locked + LOCKED_BOX, secret, OPERATOR_SECRET_KEY, locked + LOCKED_NONCE, key) == 0;
-    sodium_memzero(key, sizeof key);
+    secret_free(key, crypto_secretbox_KEYBYTES);
     return done;
 }
 
@@ -83,13 +117,14 @@ static bool lock(const uint8_t secret[OPERATOR_SECRET_KEY], const uint8_t public
 static bool unlock(const uint8_t locked[LOCKED_BYTES], const char *passphrase, uint8_t secret[OPERATOR_SECRET_KEY],
                    struct error *error)
 {
-    uint8_t key[crypto_secretbox_KEYBYTES], public[OPERATOR_PUBLIC_KEY];
-    if (!derive(locked, passphrase, key, error)) {
+    uint8_t public[OPERATOR_PUBLIC_KEY], *key = secret_memory(crypto_secretbox_KEYBYTES, error);
+    if (!key || !derive(locked, passphrase, key, error)) {
+        secret_free(key, crypto_secretbox_KEYBYTES);
         return false;
     }
     bool done = crypto_secretbox_open_easy(secret, locked + LOCKED_BOX, LOCKED_BYTES - LOCKED_BOX,
                                            locked + LOCKED_NONCE, key) == 0;
-    sodium_memzero(key, sizeof key);
+    secret_free(key, crypto_secretbox_KEYBYTES);
     done = done && crypto_sign_ed25519_sk_to_pk(public, secret) == 0 &&
            memcmp(public, locked + LOCKED_PUBLIC, sizeof public) == 0;
     if (!done) {
@@ -149,12 +184,15 @@ static bool write_secret(const char *path, const uint8_t secret[OPERATOR_SECRET_
 bool operator_key_create(const char *path, const char *passphrase, struct error *error)
 {
     char public_path[PATH_MAX];
-    uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+    uint8_t public_key[OPERATOR_PUBLIC_KEY], *secret_key;
     if ((size_t)snprintf(public_path, sizeof public_path, "%s.pub", path) >= sizeof public_path) {
         return error_set(error, "%s: the path is too long", path);
     }
     if (sodium_init() < 0) {
         return error_set(error, "the system provides no random numbers");
+    }
+    if (!(secret_key = secret_memory(OPERATOR_SECRET_KEY, error))) {
+        return false;
     }
     crypto_sign_keypair(public_key, secret_key);
     bool done = write_secret(path, secret_key, public_key, passphrase, error);
@@ -162,7 +200,7 @@ bool operator_key_create(const char *path, const char *passphrase, struct error 
         unlink(path);
         done = false;
     }
-    sodium_memzero(secret_key, sizeof secret_key);
+    secret_free(secret_key, OPERATOR_SECRET_KEY);
     return done;
 }
 
@@ -184,16 +222,36 @@ static bool is_no_key(const char *path, const char *what, struct error *error)
                      what);
 }
 
+/* Straight to where secrets may lie. text: [MAX_FILE + 1] */
+static bool read_text(const char *path, char *text, size_t *size, struct error *error)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd < 0 ? -1 : 1;
+    int reason = errno;
+    for (*size = 0; got > 0 && *size < MAX_FILE; *size += (size_t)got) {
+        got = read(fd, text + *size, MAX_FILE - *size);
+        reason = errno;
+        if (got < 0) {
+            break;
+        }
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    text[*size] = '\0';
+    return got >= 0 || file_error(error, path, "cannot be read", reason);
+}
+
 static bool read_secret(const char *path, const char *head, uint8_t *key, size_t key_size, struct error *error)
 {
-    uint8_t *bytes = NULL;
+    char *text = secret_memory(MAX_FILE + 1, error);
     size_t size = 0;
-    if (!file_read(path, MAX_FILE, &bytes, &size, error)) {
+    if (!text || !read_text(path, text, &size, error)) {
+        secret_free(text, MAX_FILE + 1);
         return false;
     }
-    const bool done = parse_key((const char *)bytes, head, key, key_size) == (const char *)bytes + size;
-    sodium_memzero(bytes, size);
-    free(bytes);
+    const bool done = parse_key(text, head, key, key_size) == text + size;
+    secret_free(text, MAX_FILE + 1);
     return done || is_no_key(path, "secret", error);
 }
 
@@ -217,7 +275,7 @@ static bool check_secret(const char *path, struct error *error)
 bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error)
 {
     uint8_t locked[LOCKED_BYTES];
-    char passphrase[OPERATOR_PASSPHRASE], prompt[PATH_MAX + 32];
+    char prompt[PATH_MAX + 32];
     if (!check_secret(path, error)) {
         return false;
     }
@@ -225,15 +283,16 @@ bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY]
         return read_secret(path, secret_head, key, OPERATOR_SECRET_KEY, error);
     }
     snprintf(prompt, sizeof prompt, "passphrase of %s", path);
-    const bool done = operator_key_ask(prompt, passphrase, error) &&
+    char *passphrase = secret_memory(OPERATOR_PASSPHRASE, error);
+    const bool done = passphrase && operator_key_ask(prompt, passphrase, error) &&
                       (unlock(locked, passphrase, key, error) || error_wrap(error, "%s", path));
-    sodium_memzero(passphrase, sizeof passphrase);
+    secret_free(passphrase, OPERATOR_PASSPHRASE);
     return done;
 }
 
 bool operator_key_read_own_public(const char *path, uint8_t key[OPERATOR_PUBLIC_KEY], struct error *error)
 {
-    uint8_t locked[LOCKED_BYTES], secret[OPERATOR_SECRET_KEY];
+    uint8_t locked[LOCKED_BYTES];
     if (!check_secret(path, error)) {
         return false;
     }
@@ -241,9 +300,10 @@ bool operator_key_read_own_public(const char *path, uint8_t key[OPERATOR_PUBLIC_
         memcpy(key, locked + LOCKED_PUBLIC, OPERATOR_PUBLIC_KEY);
         return true;
     }
-    const bool done =
-        read_secret(path, secret_head, secret, sizeof secret, error) && crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
-    sodium_memzero(secret, sizeof secret);
+    uint8_t *secret = secret_memory(OPERATOR_SECRET_KEY, error);
+    const bool done = secret && read_secret(path, secret_head, secret, OPERATOR_SECRET_KEY, error) &&
+                      crypto_sign_ed25519_sk_to_pk(key, secret) == 0;
+    secret_free(secret, OPERATOR_SECRET_KEY);
     return done;
 }
 

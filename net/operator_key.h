@@ -20,17 +20,24 @@ enum { OPERATOR_PUBLIC_KEY = 32, OPERATOR_SECRET_KEY = 64 /* bytes */ };
 
 enum { OPERATOR_PASSPHRASE = 256 /* bytes, with its zero */ };
 
+/*
+ * Zeroed memory for secrets: locked, so that it is not swapped; in no core dump; between pages that can't be touched.
+ * If the limit of locked memory does not allow it, that is a warning. NULL: out of memory.
+ */
+void *secret_memory(size_t size, struct error *error);
+void secret_free(void *memory, size_t size); /* wipes it; NULL is fine */
+
 /* Creates a key pair. Neither file may exist. passphrase: NULL or "": the secret key is not locked. */
 bool operator_key_create(const char *path, const char *passphrase, struct error *error);
 
 /*
  * The passphrase in the environment (TRAINER_OPERATOR_PASSPHRASE), or else the one that a person types on the terminal,
- * unseen. The caller wipes it.
+ * unseen. The caller wipes it, and has it in secret_memory.
  */
 bool operator_key_ask(const char *prompt, char passphrase[OPERATOR_PASSPHRASE], struct error *error);
 
 /*
- * The caller wipes the secret key (sodium_memzero). A locked one asks for its passphrase (operator_key_ask). Refuses a
+ * The caller has the secret key in secret_memory. A locked one asks for its passphrase (operator_key_ask). Refuses a
  * key that others may have written, and a secret key that everybody may read (base/trust.h).
  */
 bool operator_key_read_secret(const char *path, uint8_t key[OPERATOR_SECRET_KEY], struct error *error);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "net/connection.h"
+#include "net/revocation.h"
 
 struct local;
 struct tls;
@@ -71,6 +72,7 @@ struct connection {
     double timeout_s; /* 0: none */
     double last_received_s;
     struct member credential;
+    struct revocation_watch watch; /* of its peer's key */
     struct tls *tls;     /* NULL: plain */
     struct local *local; /* its bytes travel in shared memory, and fd only wakes; NULL: by fd */
     uint8_t *in;         /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it is parked */

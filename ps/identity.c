@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/process/program.h"
 #include "base/version.h"
+#include "ps/rollout/revoked.h"
 
 static const double LEAST_IDLE_TIMEOUT_S = 2.0;
 
@@ -57,7 +58,8 @@ static bool load_key(struct identity *identity, const struct config *config, str
                     "change it and join; use it only on an isolated network");
         return true;
     }
-    if (!find_key(identity, config, error) || !credentials_load(&identity->credentials, identity->key_path, error)) {
+    if (!find_key(identity, config, error) || !credentials_load(&identity->credentials, identity->key_path, error) ||
+        !revoked_load(config, identity->credentials, error)) {
         return false;
     }
     struct member named = credentials_member(identity->credentials);
@@ -124,10 +126,14 @@ void identity_warn_of_expiry(const struct identity *identity, double *next_s)
 {
     enum { DAY_S = 86400, EARLY_DAYS = 30 };
     const double now_s = clock_monotonic_s(), until_s = identity_valid_until_s(identity);
-    if (until_s == 0 || now_s < *next_s) {
+    if (!identity->credentials || now_s < *next_s) {
         return;
     }
     *next_s = now_s + DAY_S;
+    revoked_warn_of_expiry(identity->credentials);
+    if (until_s == 0) {
+        return;
+    }
     const double days = (until_s - clock_wall_s()) / DAY_S;
     if (days <= 0) {
         log_warning("%s: its certificate has expired, so every new connection is refused: make a new key with "

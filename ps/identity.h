@@ -53,7 +53,8 @@ double identity_idle_timeout_s(const struct identity *identity);
 double identity_valid_until_s(const struct identity *identity);
 
 /*
- * Logs a warning if its certificate expires within 30 days, the first time and then once a day. *next_s: 0 at first;
+ * Logs a warning if its certificate expires within 30 days, or the list of revoked keys has expired, the first time and
+ * then once a day. *next_s: 0 at first;
  * the caller's, as is the thread. Cheap.
  */
 void identity_warn_of_expiry(const struct identity *identity, double *next_s);

@@ -7,15 +7,12 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "base/random/philox.h"
 #include "worker/data/dataset.h"
 #include "worker/data/image.h"
-#include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
 #include "worker/evaluation/metrics.h"
+#include "worker/export/background.h"
 #include "worker/export/outcome.h"
-
-enum { MOST_READ = 1000000 };
 
 /* --- columns --- */
 
@@ -220,41 +217,6 @@ static void refer(struct drift_watch *drift, struct drift_column *column, const 
     column->bins = DRIFT_BINS;
 }
 
-/* A random number below `count`, which is less than 2^24; the same in each run. */
-static uint64_t one_below(uint64_t count)
-{
-    const struct philox_block drawn = philox(philox_key(count), RANDOM_SHUFFLE, 0, 0, 0);
-    return (uint64_t)((double)philox_uniform(drawn.word[0]) * (double)count);
-}
-
-/* Samples rows of the file with equal probability. */
-static bool read_rows(struct rows *rows, const struct encoder *encoder, struct examples *examples, struct error *error)
-{
-    uint64_t read = 0;
-    struct row row;
-    examples->count = 0;
-    while (read < MOST_READ) {
-        const enum csv_status status = rows_next(rows, &row, error);
-        if (status == CSV_END) {
-            break;
-        }
-        if (status == CSV_FAILED) {
-            return false;
-        }
-        const uint64_t at = read < DRIFT_WINDOW ? read : one_below(read + 1);
-        if (status != CSV_ROW || at >= DRIFT_WINDOW) {
-            read += status == CSV_ROW;
-            continue;
-        }
-        if (encoder_add(encoder, rows, &row, examples, DRIFT_WINDOW, error)) { /* after the others: it may fail */
-            examples_copy(examples, (int)at, examples, DRIFT_WINDOW, 1);
-            examples->count += examples->count < DRIFT_WINDOW;
-            read++;
-        }
-    }
-    return examples->count > 0 || error_wrap(error, "--reference has no row that the model can read");
-}
-
 static bool compute(struct drift_watch *drift, struct engine *engine, const struct examples *examples,
                     struct error *error)
 {
@@ -302,7 +264,7 @@ static void show_gallery(void *context, const uint8_t *images, const int32_t *la
     const size_t size = (size_t)gallery->inputs;
     (void)labels;
     for (int i = 0; i < count; i++, gallery->seen++) {
-        const uint64_t at = gallery->seen < DRIFT_WINDOW ? gallery->seen : one_below(gallery->seen + 1);
+        const uint64_t at = gallery->seen < DRIFT_WINDOW ? gallery->seen : background_draw(gallery->seen + 1);
         if (at < DRIFT_WINDOW) {
             memcpy(examples->images + at * size, images + (size_t)i * size, size);
             examples->count += examples->count < DRIFT_WINDOW;
@@ -335,18 +297,10 @@ static bool refer_pictures(struct drift_watch *drift, const char *path, struct e
 
 static bool refer_rows(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error)
 {
-    const struct schema *schema = drift->trained->schema;
-    struct rows *rows = NULL;
-    struct encoder encoder = {.schema = schema};
-    struct examples examples = {.count = 0};
-    error->text[0] = '\0';
-    const bool done = rows_open(&rows, path, &drift->trained->config.data, error) &&
-                      encoder_begin(&encoder, schema, rows, false, error) &&
-                      encoder_allocate(&examples, schema, DRIFT_WINDOW + 1, schema->task == TASK_INPUTS, error) &&
-                      read_rows(rows, &encoder, &examples, error) && compute(drift, engine, &examples, error);
+    struct examples examples;
+    const bool done = background_sample(&examples, drift->trained, path, DRIFT_WINDOW, "--reference", error) &&
+                      compute(drift, engine, &examples, error);
     examples_free(&examples);
-    encoder_end(&encoder);
-    rows_close(rows);
     return done;
 }
 

@@ -18,6 +18,7 @@
 #include "worker/data/table/encode.h"
 #include "worker/data/table/schema.h"
 #include "worker/evaluation/kept_rows.h"
+#include "worker/export/background.h"
 #include "worker/export/outcome.h"
 
 bool served_init(struct served *served, const char *name, const char *source, struct error *error)
@@ -49,6 +50,7 @@ static void version_free(struct version *version)
     free(version->engines);
     free(version->wide_engines);
     drift_end(&version->drift);
+    shapley_free(&version->shapley);
     budget_return(version->budget, atomic_load(&version->bytes));
     trained_close(&version->trained);
     free(version);
@@ -218,6 +220,24 @@ static bool watch_drift(const struct served *served, struct version *version, st
             error_wrap(error, "%s", version->path));
 }
 
+/* Compares with rows of the reference, or else with those stored in the checkpoint, if there are any. */
+static bool prepare_to_explain(const struct served *served, struct version *version, struct error *error)
+{
+    const struct trained *trained = &version->trained;
+    struct examples rows = {.count = 0};
+    if (shapley_obstacle(trained)) {
+        return true;
+    }
+    const bool done = served->reference ? background_sample(&rows, trained, served->reference, SHAPLEY_BACKGROUND,
+                                                            "--reference", error)
+                                        : background_kept(&rows, trained, error);
+    const bool is_made = done && rows.count > 0 &&
+                         shapley_make(&version->shapley, trained, &rows, SHAPLEY_SAMPLES, version->engines[0], error);
+    const bool has_none = done && rows.count == 0 && version->shapley.samples == 0;
+    examples_free(&rows);
+    return is_made || has_none || error_wrap(error, "%s", version->path);
+}
+
 /* Prometheus, JSON and HTTP are UTF-8: a name that is not is refused here, once, instead of in each of them. */
 static bool check_names(const struct version *version, struct error *error)
 {
@@ -251,7 +271,8 @@ static bool version_prepare(struct served *served, struct version *version, stru
     /* The parameters as read, and each worker's. */
     const size_t bytes = parameter_bytes(version) * (1 + (size_t)version->workers);
     return check_names(version, error) && take_memory(version, bytes, error) && make_engines(version, error) &&
-           try_version(version, error) && check_version(version, error) && watch_drift(served, version, error);
+           try_version(version, error) && check_version(version, error) && watch_drift(served, version, error) &&
+           prepare_to_explain(served, version, error);
 }
 
 /* *loaded: NULL, too, if the checkpoint is the one in service. */

@@ -17,6 +17,7 @@
 #include "base/budget.h"
 #include "base/config.h"
 #include "base/error.h"
+#include "worker/export/shapley.h"
 #include "worker/export/trained.h"
 
 /* --- Drift (drift.c) --- */
@@ -116,6 +117,7 @@ struct version {
     atomic_size_t bytes;                    /* of it */
     size_t spare;                           /* bytes that requests may take meanwhile */
     struct drift_watch drift;
+    struct shapley shapley; /* by which rows are explained; samples 0: it has no rows to compare with, or can't be */
     int workers;
     struct engine **engines; /* [workers] */
     /* [workers]: for a model of pictures, for pixels that are not whole levels of grey; NULL until the first one. */
@@ -126,6 +128,7 @@ struct version {
 struct answers {
     struct version *version; /* held by the caller */
     const float *outputs;    /* [count, version_outputs] */
+    const float *spreads;    /* likewise, how far the nets of an ensemble differ; NULL: not wanted */
     const float *wanted;     /* [count, targets]: the inputs that an autoencoder should reproduce; else NULL */
     int count;
 };
@@ -134,9 +137,9 @@ enum { SERVED_LATENCY_BUCKETS = 16, SERVED_BATCH_BUCKETS = 12 };
 
 /* Of one model's requests. */
 struct served_counts {
-    atomic_uint_fast64_t answered, faulty, refused; /* with 200; at fault; refused by a full queue or memory */
-    atomic_uint_fast64_t left;                      /* whose clients left before their answer */
-    atomic_uint_fast64_t rows;
+    atomic_uint_fast64_t answered, faulty, refused;       /* with 200; at fault; refused by a full queue or memory */
+    atomic_uint_fast64_t left;                            /* whose clients left before their answer */
+    atomic_uint_fast64_t rows, explained;                 /* explained: rows, too */
     atomic_uint_fast64_t latency[SERVED_LATENCY_BUCKETS]; /* from the end of the request to the start of the answer */
     atomic_uint_fast64_t latency_us;
     atomic_uint_fast64_t batch[SERVED_BATCH_BUCKETS]; /* rows: at most 1, 2, 4, ... */

@@ -25,36 +25,54 @@ struct inference_form {
 
 /* --- outputs --- */
 
+enum out_kind { OUT_ANSWER, OUT_LOW, OUT_HIGH, OUT_SPREAD /* only for requests that ask for it */ };
+
 struct tensor_out {
     const char *name;
     enum tensor_type type;
     int width; /* values per row; 0: a scalar */
+    enum out_kind kind;
 };
 
-/* A model's outputs: at most MOST_OUTPUTS. */
-static int list_outputs(const struct version *version, struct tensor_out outputs[MOST_OUTPUTS])
+/* All but the spread. */
+static int list_predictions(const struct version *version, struct tensor_out outputs[MOST_OUTPUTS])
 {
     const struct trained *trained = &version->trained;
     const int count = outcome_count(trained);
     switch (outcome_kind(trained)) {
     case OUTCOME_CLASS:
-        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count};
-        outputs[1] = (struct tensor_out){"class", TENSOR_INT64, 0};
-        outputs[2] = (struct tensor_out){"label", TENSOR_BYTES, 0};
+        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"class", TENSOR_INT64, 0, OUT_ANSWER};
+        outputs[2] = (struct tensor_out){"label", TENSOR_BYTES, 0, OUT_ANSWER};
         return 3;
     case OUTCOME_FLAGS:
-        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count};
-        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, count};
+        outputs[0] = (struct tensor_out){"probabilities", TENSOR_FP32, count, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, count, OUT_ANSWER};
         return 2;
     case OUTCOME_NUMBERS:
-        outputs[0] = (struct tensor_out){"predictions", TENSOR_FP64, count};
-        return 1;
+        outputs[0] = (struct tensor_out){"predictions", TENSOR_FP64, count, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"interval_low", TENSOR_FP64, count, OUT_LOW};
+        outputs[2] = (struct tensor_out){"interval_high", TENSOR_FP64, count, OUT_HIGH};
+        return outcome_has_intervals(trained) ? 3 : 1;
     case OUTCOME_ERROR:
-        outputs[0] = (struct tensor_out){"errors", TENSOR_FP64, 0};
-        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, 0};
+        outputs[0] = (struct tensor_out){"errors", TENSOR_FP64, 0, OUT_ANSWER};
+        outputs[1] = (struct tensor_out){"flags", TENSOR_INT64, 0, OUT_ANSWER};
         return isnan(trained->threshold) ? 1 : 2;
     }
     return 0;
+}
+
+/* A model's outputs: at most MOST_OUTPUTS. The spread of an ensemble is the last one. */
+static int list_outputs(const struct version *version, struct tensor_out outputs[MOST_OUTPUTS])
+{
+    const struct trained *trained = &version->trained;
+    const int count = list_predictions(version, outputs);
+    if (outcome_spread_obstacle(trained)) {
+        return count;
+    }
+    const bool is_of_class = outcome_kind(trained) == OUTCOME_CLASS;
+    outputs[count] = (struct tensor_out){"spread", TENSOR_FP64, is_of_class ? 0 : outcome_spreads(trained), OUT_SPREAD};
+    return count + 1;
 }
 
 /* --- a request's head --- */
@@ -64,15 +82,15 @@ static bool wants_binary(struct json_value parameters, const char *name)
     return json_member(parameters, name).kind == JSON_TRUE;
 }
 
-static bool read_choice(struct inference_form *form, const struct version *version, struct json_value wanted,
-                        struct error *error)
+static bool read_choice(struct inference_form *form, struct call *call, struct json_value wanted, struct error *error)
 {
     struct tensor_out outputs[MOST_OUTPUTS];
-    const int count = list_outputs(version, outputs);
+    const int count = list_outputs(call->version, outputs);
     const struct json_value name = json_member(wanted, "name");
     for (int i = 0; i < count; i++) {
         if (json_is(name, outputs[i].name)) {
             form->chooses = form->chosen[i] = true;
+            call->wants_spread = call->wants_spread || outputs[i].kind == OUT_SPREAD;
             form->binary[i] = wants_binary(json_member(wanted, "parameters"), "binary_data");
             return true;
         }
@@ -82,19 +100,18 @@ static bool read_choice(struct inference_form *form, const struct version *versi
     return error_set(error, "outputs: there is no %.64s; GET /v2/models/NAME lists them", text);
 }
 
-static bool read_form(struct inference_form *form, const struct version *version, struct json_value root,
-                      struct error *error)
+static bool read_form(struct inference_form *form, struct call *call, struct json_value root, struct error *error)
 {
     struct json_walk walk = json_walk(json_member(root, "outputs"));
     struct json_value wanted;
     json_text(json_member(root, "id"), form->id, sizeof form->id);
     form->all_binary = wants_binary(json_member(root, "parameters"), "binary_data_output");
     while (json_next(&walk, &wanted)) {
-        if (!read_choice(form, version, wanted, error)) {
+        if (!read_choice(form, call, wanted, error)) {
             return false;
         }
     }
-    return true;
+    return call_ask_spread(call, json_member(root, "parameters"), error);
 }
 
 /* --- inputs --- */
@@ -236,13 +253,20 @@ static bool read_call(struct call *call, struct intake *intake, struct error *er
     if (!form) {
         return error_set(error, "out of memory");
     }
-    bool done = json_open_body(&body, call, json_size, error) && read_form(form, call->version, body.root, error) &&
+    bool done = json_open_body(&body, call, json_size, error) && read_form(form, call, body.root, error) &&
                 read_inputs(call, &body, intake, json_size, error);
     json_close_body(&body);
     return done;
 }
 
 /* --- answers --- */
+
+/* Is it among the answers? */
+static bool is_wanted(const struct call *call, const struct tensor_out *output, int index)
+{
+    const struct inference_form *form = call->format;
+    return output->kind == OUT_SPREAD ? call->wants_spread : !form->chooses || form->chosen[index];
+}
 
 struct tensor_writer {
     const struct answers *answers;
@@ -251,11 +275,27 @@ struct tensor_writer {
     struct text_buffer *binary; /* after the JSON */
 };
 
-static void put_value(struct tensor_writer *writer, struct text_buffer *body, const struct tensor_out *output,
+static void put_number(struct tensor_writer *writer, struct text_buffer *body, double value, bool binary)
+{
+    if (binary) {
+        text_buffer_add_bytes(writer->binary, &value, sizeof value);
+    } else {
+        json_write_number(body, NULL, value);
+    }
+}
+
+static void put_value(struct tensor_writer *writer, struct text_buffer *body, const struct tensor_out *output, int row,
                       int index, bool binary)
 {
     const struct outcome *outcome = &writer->outcome;
-    if (output->type == TENSOR_BYTES) {
+    if (output->kind == OUT_LOW) {
+        put_number(writer, body, outcome_low(writer->trained, outcome, index), binary);
+    } else if (output->kind == OUT_HIGH) {
+        put_number(writer, body, outcome_high(writer->trained, outcome, index), binary);
+    } else if (output->kind == OUT_SPREAD) {
+        put_number(writer, body, outcome_spread(writer->trained, outcome, writer->answers->spreads, row, index),
+                   binary);
+    } else if (output->type == TENSOR_BYTES) {
         char name[OUTCOME_NAME];
         const char *label = outcome_name(writer->trained, outcome->best, name);
         const uint32_t size = (uint32_t)strlen(label);
@@ -302,7 +342,7 @@ static void put_output(struct tensor_writer *writer, struct text_buffer *body, c
     for (int row = 0; row < answers->count; row++) {
         outcome_find(writer->trained, answers->outputs, answers->wanted, row, &writer->outcome);
         for (int i = 0; i < (output->width > 0 ? output->width : 1); i++) {
-            put_value(writer, body, output, i, binary);
+            put_value(writer, body, output, row, i, binary);
         }
     }
     if (!binary) {
@@ -336,7 +376,7 @@ static const char *write_answer(struct call *call, const struct answers *answers
     }
     json_write_open(body, "outputs", '[');
     for (int i = 0; i < count; i++) {
-        if (!form->chooses || form->chosen[i]) {
+        if (is_wanted(call, &outputs[i], i)) {
             put_output(&writer, body, &outputs[i],
                        form->chooses ? form->binary[i] || form->all_binary : form->all_binary);
         }

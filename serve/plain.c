@@ -185,7 +185,7 @@ static bool read_rows(struct call *call, struct intake *intake, struct error *er
     }
     struct version *version = call->version;
     struct onlooker onlooker = {.call = call, .raw = {.account = call->account}};
-    const struct predict_watch watch = {call->is_kept ? take_row : NULL, see_rows, &onlooker};
+    const struct predict_watch watch = {call->is_kept ? take_row : NULL, see_rows, &onlooker, call->wants_spread};
     const bool done = predict_rows_bytes(&version->trained, version->engines[intake->worker], call->body, call->size,
                                          call->account, &watch, out, error);
     fclose(out);
@@ -277,9 +277,24 @@ static bool check_kind(struct call *call, struct error *error)
                      "pictures");
 }
 
+/* ?spread=true */
+static bool read_query(struct call *call, struct error *error)
+{
+    char text[8] = "";
+    const char *obstacle = outcome_spread_obstacle(&call->version->trained);
+    if (!http_request_parameter(call->request, "spread", text, sizeof text) || strcmp(text, "false") == 0) {
+        return true;
+    }
+    call->wants_spread = strcmp(text, "true") == 0;
+    if (!call->wants_spread) {
+        return error_set(error, "spread=%s: is not true or false", text);
+    }
+    return !obstacle || error_set(error, "spread: %s %s", call->served->name, obstacle);
+}
+
 static bool read_call(struct call *call, struct intake *intake, struct error *error)
 {
-    if (!form_open(call, error) || !check_kind(call, error)) {
+    if (!read_query(call, error) || !form_open(call, error) || !check_kind(call, error)) {
         return false;
     }
     if (!version_is_of_pictures(call->version)) {
@@ -335,6 +350,9 @@ static const char *write_answer(struct call *call, const struct answers *answers
             json_write_open(body, NULL, '{');
         }
         put_picture(body, trained, &outcome);
+        if (answers->spreads) {
+            json_write_number(body, "spread", outcome_spread(trained, &outcome, answers->spreads, i, 0));
+        }
         if (call->is_array) {
             json_write_close(body, '}');
         }

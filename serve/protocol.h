@@ -13,6 +13,7 @@ extern const struct protocol protocol_open_inference;
 extern const struct protocol protocol_tensorflow_predict;
 extern const struct protocol protocol_tensorflow_classify;
 extern const struct protocol protocol_tensorflow_regress;
+extern const struct protocol protocol_tensorflow_explain;
 extern const struct protocol protocol_plain;
 
 /* Write a model's metadata: inputs, outputs, their types and shapes. */

@@ -404,6 +404,8 @@ static void handle_tensorflow(void *context, struct http_request *request)
         take(service, request, &target, &protocol_tensorflow_classify);
     } else if (strcmp(target.verb, "regress") == 0) {
         take(service, request, &target, &protocol_tensorflow_regress);
+    } else if (strcmp(target.verb, "explain") == 0) {
+        take(service, request, &target, &protocol_tensorflow_explain);
     } else if (strcmp(target.verb, "metadata") == 0) {
         describe(service, request, &target, tensorflow_describe);
     } else if (target.verb[0] == '\0') {
@@ -411,7 +413,8 @@ static void handle_tensorflow(void *context, struct http_request *request)
     } else {
         http_answer_error(
             request, 404,
-            "not found: POST ...:predict, ...:classify or ...:regress, GET .../metadata, or GET the model");
+            "not found: POST ...:predict, ...:classify, ...:regress or ...:explain, GET .../metadata, or GET the "
+            "model");
     }
     version_release(target.version);
 }
@@ -486,6 +489,16 @@ static void put_requests(const struct metrics *to, struct service *service)
             metrics_sample(to, METRIC_COUNTER, name, (double)values[k], "model", service->models[i].name, "outcome",
                            outcomes[k], NULL);
         }
+    }
+}
+
+static void put_explained(const struct metrics *to, struct service *service)
+{
+    static const char name[] = "trainer_serve_explained_rows";
+    metrics_family(to, METRIC_COUNTER, name, "", "Rows explained by :explain.");
+    for (int i = 0; i < service->count; i++) {
+        metrics_sample(to, METRIC_COUNTER, name, (double)atomic_load(&service->models[i].counts.explained), "model",
+                       service->models[i].name, NULL);
     }
 }
 
@@ -633,6 +646,7 @@ static void handle_metrics(void *context, struct http_request *request)
     const struct metrics to = {&text, http_request_accepts(request, "accept", "application/openmetrics-text")};
     metrics_write_process(&to, "serve", service->begun_s, service->server);
     put_requests(&to, service);
+    put_explained(&to, service);
     put_memory(&to, service);
     metrics_one(&to, METRIC_GAUGE, "trainer_serve_queue_requests", "", work_waiting(service->work),
                 "Requests waiting for a worker.");
@@ -743,6 +757,7 @@ static struct http_route routes[] = {
     {"/v1/models/*:predict", HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
     {"/v1/models/*:classify", HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
     {"/v1/models/*:regress", HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
+    {"/v1/models/*:explain", HTTP_METHOD_POST, false, false, 0, handle_tensorflow},
     {"/v1/models/*", HTTP_METHOD_GET, false, false, 0, handle_tensorflow},
     {"/predict", HTTP_METHOD_POST, false, false, 0, handle_plain},
     {"/predict/*", HTTP_METHOD_POST, false, false, 0, handle_plain},
@@ -1042,23 +1057,13 @@ static bool listen_and_serve(const struct command_call *call, struct service *se
     return done;
 }
 
-/* Its engine is a process of its own then. */
-static bool may_use_gpus(const struct config_train *train)
-{
-    bool may = train->device == DEVICE_GPU || train->towers[0] != '\0';
-    for (size_t i = 0; i < sizeof train->placement / sizeof train->placement[0]; i++) {
-        may = may || train->placement[i] >= LAYER_ON_GPU;
-    }
-    return may;
-}
-
 static int run(const struct command_call *call)
 {
     struct service service = {.begun_s = clock_wall_s()};
     struct error error;
     signals_catch();
     if (call->config->security.seccomp) {
-        confine_or_warn(may_use_gpus(&call->config->train) ? CONFINE_LAUNCHER : CONFINE_SERVER);
+        confine_or_warn(command_may_use_gpus(call->config) ? CONFINE_LAUNCHER : CONFINE_SERVER);
     }
     if (!call->config->output.shared_files) {
         file_keep_private(); /* of the log of requests */

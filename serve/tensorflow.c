@@ -1,7 +1,11 @@
 /*
  * TensorFlow Serving's REST interface: "instances" (rows) are answered by "predictions", "inputs" (columns) by
- * "outputs"; :classify takes "examples". Predictions are rows of probabilities.
+ * "outputs"; :classify takes "examples". Predictions are rows of probabilities. "parameters": {"spread": true} adds the
+ * spread of an ensemble.
  * https://www.tensorflow.org/tfx/serving/api_rest
+ *
+ * And what KServe adds to it: :explain, which takes what :predict does, and answers with "predictions" and
+ * "explanations". https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +15,8 @@
 
 struct tensorflow_form {
     bool by_columns;
+    struct contributions *explanations; /* of :explain: [rows] */
+    int rows;
 };
 
 static bool check_signature(struct json_value name, struct error *error)
@@ -54,9 +60,10 @@ static bool read_columns(struct call *call, struct intake *intake, struct json_b
 static bool read_rows(struct call *call, struct intake *intake, struct json_body *body, struct error *error)
 {
     struct tensorflow_form *form = call->format;
-    const bool classifies = call->protocol != &protocol_tensorflow_predict;
+    const bool classifies =
+        call->protocol == &protocol_tensorflow_classify || call->protocol == &protocol_tensorflow_regress;
     const char *rows_name = classifies ? "examples" : "instances";
-    struct json_value rows = {.kind = JSON_NONE}, columns = rows, signature = rows, name, value;
+    struct json_value rows = {.kind = JSON_NONE}, columns = rows, signature = rows, parameters = rows, name, value;
     struct json_walk members = json_walk(body->root); /* a single walk: rows may be long */
     while (body->root.kind == JSON_OBJECT && json_next_member(&members, &name, &value)) {
         if (rows.kind == JSON_NONE && json_is(name, rows_name)) {
@@ -65,9 +72,11 @@ static bool read_rows(struct call *call, struct intake *intake, struct json_body
             columns = value;
         } else if (signature.kind == JSON_NONE && json_is(name, "signature_name")) {
             signature = value;
+        } else if (json_is(name, "parameters")) {
+            parameters = value;
         }
     }
-    if (!check_signature(signature, error)) {
+    if (!check_signature(signature, error) || !call_ask_spread(call, parameters, error)) {
         return false;
     }
     if ((rows.kind == JSON_NONE) == (columns.kind == JSON_NONE)) {
@@ -132,9 +141,67 @@ static void put_classes(struct text_buffer *body, const struct answers *answers,
     json_write_close(body, ']');
 }
 
+/* As a prediction is a number, or several. */
+static void put_spread(struct text_buffer *body, const struct answers *answers, int row, struct outcome *outcome)
+{
+    const struct trained *trained = &answers->version->trained;
+    const int count = outcome_spreads(trained);
+    outcome_find(trained, answers->outputs, answers->wanted, row, outcome);
+    if (count > 1) {
+        json_write_open(body, NULL, '[');
+    }
+    for (int i = 0; i < count; i++) {
+        json_write_number(body, NULL, outcome_spread(trained, outcome, answers->spreads, row, i));
+    }
+    if (count > 1) {
+        json_write_close(body, ']');
+    }
+}
+
+/* [low, high], or an array of these for several targets. */
+static void put_interval(struct text_buffer *body, const struct answers *answers, int row, struct outcome *outcome)
+{
+    const struct trained *trained = &answers->version->trained;
+    outcome_find(trained, answers->outputs, answers->wanted, row, outcome);
+    if (outcome->count > 1) {
+        json_write_open(body, NULL, '[');
+    }
+    for (int i = 0; i < outcome->count; i++) {
+        json_write_open(body, NULL, '[');
+        json_write_number(body, NULL, outcome_low(trained, outcome, i));
+        json_write_number(body, NULL, outcome_high(trained, outcome, i));
+        json_write_close(body, ']');
+    }
+    if (outcome->count > 1) {
+        json_write_close(body, ']');
+    }
+}
+
+typedef void put_one(struct text_buffer *body, const struct answers *answers, int row, struct outcome *outcome);
+
+static void put_list(struct text_buffer *body, const struct answers *answers, const char *name, put_one *put,
+                     struct outcome *outcome)
+{
+    json_write_open(body, name, '[');
+    for (int row = 0; row < answers->count; row++) {
+        put(body, answers, row, outcome);
+    }
+    json_write_close(body, ']');
+}
+
+/* How sure the predictions are, as far as it is known or wanted. */
+static void put_doubts(struct text_buffer *body, const struct answers *answers, struct outcome *outcome)
+{
+    if (outcome_has_intervals(&answers->version->trained)) {
+        put_list(body, answers, "intervals", put_interval, outcome);
+    }
+    if (answers->spreads) {
+        put_list(body, answers, "spread", put_spread, outcome);
+    }
+}
+
 /* {"name": [row, row, ...]} */
-static const char *write_rows(struct text_buffer *body, const struct answers *answers, const char *name,
-                              void (*put)(struct text_buffer *, const struct answers *, int row, struct outcome *))
+static const char *write_rows(struct text_buffer *body, const struct answers *answers, const char *name, put_one *put)
 {
     struct outcome outcome;
     if (!outcome_create(&outcome, &answers->version->trained)) {
@@ -142,11 +209,8 @@ static const char *write_rows(struct text_buffer *body, const struct answers *an
         return NULL;
     }
     json_write_open(body, NULL, '{');
-    json_write_open(body, name, '[');
-    for (int row = 0; row < answers->count; row++) {
-        put(body, answers, row, &outcome);
-    }
-    json_write_close(body, ']');
+    put_list(body, answers, name, put, &outcome);
+    put_doubts(body, answers, &outcome);
     json_write_close(body, '}');
     outcome_free(&outcome);
     return "application/json";
@@ -182,6 +246,146 @@ static bool read_regression(struct call *call, struct intake *intake, struct err
            read_call(call, intake, error);
 }
 
+/* --- :explain --- */
+
+enum { MOST_COMPUTED = 1 << 20 /* rows computed for the explanations of a request */ };
+
+static bool check_count(struct call *call, int rows, struct error *error)
+{
+    const struct shapley *shapley = &call->version->shapley;
+    const int64_t most = MOST_COMPUTED / shapley_rows(shapley);
+    if (most == 0) {
+        return error_set(error, "%s has too many columns to be explained here: %d, each %d times", call->served->name,
+                         shapley->column_count, shapley->samples);
+    }
+    return rows <= most || call_fault(call, 413, error,
+                                      "there are %d rows to explain; of this model's, with %d columns, send at most "
+                                      "%lld at a time",
+                                      rows, shapley->column_count, (long long)most);
+}
+
+static bool read_questions(struct call *call, struct intake *intake, struct error *error)
+{
+    const struct shapley *shapley = &call->version->shapley;
+    const char *obstacle = shapley_obstacle(&call->version->trained);
+    if (obstacle) {
+        return error_set(error, "%s %s", call->served->name, obstacle);
+    }
+    if (shapley->samples == 0) {
+        return error_set(error,
+                         "%s has no rows to compare with: start trainer serve with --reference=FILE, of training's "
+                         "rows, say, or train with --kept_rows",
+                         call->served->name);
+    }
+    if (!read_call(call, intake, error)) {
+        return false;
+    }
+    struct tensorflow_form *form = call->format;
+    form->rows = intake->examples.count - intake->first_row;
+    const size_t each = sizeof(struct contributions) +
+                        2 * ((size_t)shapley->column_count + 1) * (size_t)shapley->outputs * sizeof(double);
+    if (!check_count(call, form->rows, error) ||
+        !call_charge(call, shapley_bytes(shapley) + (size_t)form->rows * each, error)) {
+        form->rows = 0;
+        return false;
+    }
+    form->explanations = calloc((size_t)form->rows + 1, sizeof *form->explanations);
+    form->rows = form->explanations ? form->rows : 0;
+    return form->explanations || error_set(error, "out of memory for the explanations of %d rows", form->rows);
+}
+
+static bool explain(struct call *call, struct engine *engine, const struct examples *rows, struct error *error)
+{
+    const struct shapley *shapley = &call->version->shapley;
+    const struct tensorflow_form *form = call->format;
+    for (int row = 0; row < form->rows; row++) {
+        if (!contributions_create(&form->explanations[row], shapley)) {
+            return error_set(error, "out of memory for the explanations of %d rows", form->rows);
+        }
+        if (!shapley_explain(shapley, engine, rows, row, call->account, &form->explanations[row], error)) {
+            return false;
+        }
+    }
+    if (!call->is_trial) {
+        atomic_fetch_add(&call->served->counts.explained, (uint64_t)form->rows);
+    }
+    return true;
+}
+
+static void forget_explanations(struct call *call)
+{
+    const struct tensorflow_form *form = call->format;
+    for (int row = 0; form && row < form->rows; row++) {
+        contributions_free(&form->explanations[row]);
+    }
+    if (form) {
+        free(form->explanations);
+    }
+}
+
+static void put_columns(struct text_buffer *body, const struct shapley *shapley, const char *name, const double *values)
+{
+    json_write_open(body, name, '{');
+    for (int i = 0; i < shapley->column_count; i++) {
+        json_write_number(body, shapley->trained->schema->columns[i].name, values[i]);
+    }
+    json_write_close(body, '}');
+}
+
+/* Of the predicted class, or of one target. */
+static void put_explanation(struct text_buffer *body, const struct shapley *shapley, const struct contributions *found,
+                            int output)
+{
+    const bool is_class = outcome_kind(shapley->trained) == OUTCOME_CLASS;
+    const size_t first = (size_t)output * (size_t)shapley->column_count;
+    char name[OUTCOME_NAME];
+    json_write_open(body, NULL, '{');
+    json_write_string(body, is_class ? "class" : "target",
+                      outcome_name(shapley->trained, is_class ? found->best : output, name));
+    json_write_number(body, outcome_kind(shapley->trained) == OUTCOME_NUMBERS ? "prediction" : "probability",
+                      found->values[output]);
+    json_write_number(body, "mean", found->means[output]);
+    put_columns(body, shapley, "contributions", found->of + first);
+    put_columns(body, shapley, "errors", found->errors + first);
+    json_write_close(body, '}');
+}
+
+static const char *write_explanations(struct call *call, const struct answers *answers, struct text_buffer *body,
+                                      char headers[512])
+{
+    const struct shapley *shapley = &answers->version->shapley;
+    const struct tensorflow_form *form = call->format;
+    struct outcome outcome;
+    (void)headers;
+    if (!outcome_create(&outcome, &answers->version->trained)) {
+        body->failed = true;
+        return NULL;
+    }
+    json_write_open(body, NULL, '{');
+    put_list(body, answers, "predictions", put_row, &outcome);
+    put_doubts(body, answers, &outcome);
+    json_write_open(body, "explanations", '[');
+    for (int row = 0; row < form->rows; row++) {
+        if (shapley->outputs > 1) {
+            json_write_open(body, NULL, '[');
+        }
+        for (int output = 0; output < shapley->outputs; output++) {
+            put_explanation(body, shapley, &form->explanations[row], output);
+        }
+        if (shapley->outputs > 1) {
+            json_write_close(body, ']');
+        }
+    }
+    json_write_close(body, ']');
+    json_write_integer(body, "background_rows", shapley->background.count);
+    json_write_integer(body, "samples", shapley->samples);
+    json_write_close(body, '}');
+    outcome_free(&outcome);
+    return "application/json";
+}
+
+const struct protocol protocol_tensorflow_explain = {
+    .read = read_questions, .compute = explain, .write = write_explanations, .forget = forget_explanations};
 const struct protocol protocol_tensorflow_regress = {.read = read_regression, .write = write_numbers};
 const struct protocol protocol_tensorflow_predict = {.read = read_call, .write = write_predictions};
 const struct protocol protocol_tensorflow_classify = {.read = read_call, .write = write_classes};

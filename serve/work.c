@@ -15,6 +15,8 @@
 #include "base/threads.h"
 #include "serve/request_log.h"
 #include "worker/data/table/schema.h"
+#include "worker/ensemble.h"
+#include "worker/export/outcome.h"
 
 /* --- Compressed answers --- */
 
@@ -148,6 +150,7 @@ static void call_end(struct call *call)
     }
     version_release(call->version);
     free(call->format);
+    free(call->spreads);
 }
 
 /* Kept for reuse: freeing and allocating memory for each would go through the system every time. */
@@ -182,6 +185,17 @@ bool call_fault(struct call *call, int status, struct error *error, const char *
     va_end(arguments);
     call->status = status;
     return false;
+}
+
+bool call_ask_spread(struct call *call, struct json_value parameters, struct error *error)
+{
+    const struct json_value spread = json_member(parameters, "spread");
+    const char *obstacle = outcome_spread_obstacle(&call->version->trained);
+    if (spread.kind != JSON_NONE && spread.kind != JSON_TRUE && spread.kind != JSON_FALSE) {
+        return error_set(error, "parameters: spread is %s, not true or false", json_kind_name(spread.kind));
+    }
+    call->wants_spread = call->wants_spread || spread.kind == JSON_TRUE;
+    return !call->wants_spread || !obstacle || error_set(error, "spread: %s %s", call->served->name, obstacle);
 }
 
 bool call_charge(struct call *call, size_t bytes, struct error *error)
@@ -534,21 +548,32 @@ static float *outputs_at(const struct worker *worker, const struct version *vers
     return worker->outputs + (size_t)row * (size_t)version_outputs(version);
 }
 
-/* Images whose pixels are not levels of grey, by an engine that accepts numbers; created for the first of them. */
-static bool forward_wide(struct worker *worker, struct version *version, const struct call *call, struct error *error)
+/*
+ * A call's rows, [call->count], and the engine for them: for images whose pixels are not levels of grey one that
+ * accepts numbers, created for the first of them. NULL with an error: it can't be created.
+ */
+static struct engine *rows_of(struct worker *worker, struct version *version, const struct call *call,
+                              struct examples *rows, struct error *error)
 {
     const int inputs = version_inputs(version);
-    struct examples rows = {.count = call->count, .inputs = inputs, .numbers = inputs};
-    struct engine *engine = version_wide_engine(version, worker->index, error);
-    if (!engine) {
-        return false;
+    if (!call->is_wide) {
+        *rows = call->lent.count > 0 ? call->lent : examples_part(&worker->intake.examples, call->first, call->count);
+        return version->engines[worker->index];
     }
+    *rows = (struct examples){.count = call->count, .inputs = inputs, .numbers = inputs};
     /* Only read, like the original. */
-    rows.values = call->numbers ? (float *)(uintptr_t)call->numbers
-                                : worker->intake.values + (size_t)call->first * (size_t)inputs;
+    rows->values = call->numbers ? (float *)(uintptr_t)call->numbers
+                                 : worker->intake.values + (size_t)call->first * (size_t)inputs;
+    return version_wide_engine(version, worker->index, error);
+}
+
+static bool forward_wide(struct worker *worker, struct version *version, const struct call *call, struct error *error)
+{
+    struct examples rows;
+    struct engine *engine = rows_of(worker, version, call, &rows, error);
     const struct call alone = {.account = call->account};
-    return forward_parts(engine, &rows, call->count, outputs_at(worker, version, call->first), version_outputs(version),
-                         &alone, error);
+    return engine && forward_parts(engine, &rows, call->count, outputs_at(worker, version, call->first),
+                                   version_outputs(version), &alone, error);
 }
 
 static bool has_trial(const struct call *calls)
@@ -652,20 +677,49 @@ static void keep(const struct intake *intake, const struct call *call, const str
     }
 }
 
+/* What is wanted beside the outputs. */
+static bool compute_more(struct worker *worker, struct call *call, struct error *error)
+{
+    struct version *version = call->version;
+    const size_t bytes = (size_t)call->count * (size_t)version_outputs(version) * sizeof(float);
+    const bool wants_spread = call->wants_spread && call->count > 0; /* of rows already written there are none */
+    if (!wants_spread && !call->protocol->compute) {
+        return true;
+    }
+    struct examples rows;
+    struct engine *engine = rows_of(worker, version, call, &rows, error);
+    if (!engine || (wants_spread && !call_charge(call, bytes, error))) {
+        return false;
+    }
+    call->spreads = wants_spread ? malloc(bytes) : NULL;
+    if (wants_spread && !call->spreads) {
+        return error_set(error, "out of memory for the spread of %d rows", call->count);
+    }
+    return (!wants_spread || ensemble_spread(engine, &rows, 0, call->count, call->spreads, error)) &&
+           (!call->protocol->compute || call->protocol->compute(call, engine, &rows, error));
+}
+
 /* And ends the call. */
 static void answer(struct worker *worker, struct call *call)
 {
     struct version *version = call->version;
     const struct examples *examples = &worker->intake.examples;
+    struct error error;
+    const bool has_gone = budget_is_closed(call->account);
+    if (!has_gone && !compute_more(worker, call, &error)) {
+        budget_move(call->account, &worker->account, call->charged);
+        fail(call, 500, error.text);
+        return;
+    }
     const struct answers answers = {
         .version = version,
         .outputs = outputs_at(worker, version, call->first),
+        .spreads = call->spreads,
         .wanted =
             examples->target_values ? examples->target_values + (size_t)call->first * (size_t)examples->targets : NULL,
         .count = call->count,
     };
     char headers[512] = "", more[1024];
-    const bool has_gone = budget_is_closed(call->account);
     const char *type = has_gone ? NULL : call->protocol->write(call, &answers, &call->text, headers);
     budget_move(call->account, &worker->account, call->charged); /* others in the batch may still need the memory */
     if (has_gone || call->text.failed || call->tail.failed) {
@@ -726,14 +780,23 @@ static void process(struct worker *worker, struct call *calls)
     worker->account.budget = first ? first->budget : NULL; /* all requests have the server's */
     struct call *kept = read_all(worker, calls);
     const bool done = !kept || compute(worker, kept->version, kept, &error);
+    struct call *slow = NULL, **end = &slow;
     for (struct call *call = kept, *next; call; call = next) {
         next = call->next;
-        if (done) {
+        if (done && call->protocol->compute) {
+            call->next = NULL;
+            *end = call;
+            end = &call->next;
+        } else if (done) {
             answer(worker, call);
         } else {
             budget_move(call->account, &worker->account, call->charged);
             fail(call, 500, error.text);
         }
+    }
+    for (struct call *call = slow, *next; call; call = next) {
+        next = call->next;
+        answer(worker, call);
     }
     intake_shrink(&worker->intake);
     if (worker->outputs_room * sizeof *worker->outputs > MOST_KEPT) {

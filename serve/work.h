@@ -155,6 +155,8 @@ struct call {
     size_t first_raw;        /* then, for a table: their offset in the intake's raw rows... */
     size_t raw_size;         /* ...and how many bytes they take */
     bool is_wide;            /* of pictures: some pixels are not whole levels of grey */
+    bool wants_spread;       /* set by `read`, of an ensemble ... */
+    float *spreads;          /* ... [count, version_outputs], while it is answered */
     bool is_array;           /* plain posts: pictures of an array, not a single one... */
     bool is_written;         /* ...or rows, whose answer is in `text` already */
     int status;              /* of an error, if `read` fails; 0: 400 */
@@ -170,6 +172,11 @@ struct protocol {
      * a charge to the call's account was refused.
      */
     bool (*read)(struct call *call, struct intake *intake, struct error *error);
+    /*
+     * What takes long, once the outputs are known and quicker requests of the batch are answered; engine: for these
+     * rows. False: answered with 500. NULL: there is nothing.
+     */
+    bool (*compute)(struct call *call, struct engine *engine, const struct examples *rows, struct error *error);
     /* Writes the answer's body, and call->tail; returns its content type. headers: more lines, "" for none. */
     const char *(*write)(struct call *call, const struct answers *answers, struct text_buffer *body, char headers[512]);
     void (*forget)(struct call *call); /* frees what call->format points to; NULL: nothing to free */
@@ -178,6 +185,11 @@ struct protocol {
 /* An error that is answered with this status. Returns false. */
 bool call_fault(struct call *call, int status, struct error *error, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+
+/*
+ * Do the parameters of a request, an object or nothing, ask for the spread? Notes it in the call; false: it has none.
+ */
+bool call_ask_spread(struct call *call, struct json_value parameters, struct error *error);
 
 /* Charges memory that the call needs until it is answered. False: it is refused. */
 bool call_charge(struct call *call, size_t bytes, struct error *error);

@@ -70,11 +70,10 @@ build/san/tests/worker/gpu/test_engine: build/san/tests/worker/gpu/reference_pro
 
 # --- On a machine with a GPU ---
 
-# The device's unit tests as plain programs with the real kernels, for compute-sanitizer to check; everything but the
-# CPU engine's kernels is compiled for the simulator already.
+# The device's unit tests as plain programs with the real kernels, for compute-sanitizer to check; most of the program
+# is compiled for the simulator already.
 gpu_tests        := $(patsubst tests/cuda/device/%.c,build/gpu/%,$(wildcard tests/cuda/device/test_*.c))
-gpu_test_parts   := $(patsubst %.c,build/gpu/%.o,$(filter-out %/main.c,$(hosted)) \
-	$(filter worker/cpu/% base/kernels/%,$(sources)))
+gpu_test_parts   := $(patsubst %.c,build/gpu/%.o,$(filter-out %/main.c,$(hosted)) $(filter $(unsimulated),$(sources)))
 gpu_test_objects := $(gpu_tests:build/gpu/%=build/gpu/tests/cuda/device/%.o) $(gpu_test_parts)
 
 $(gpu_tests): build/gpu/%: build/gpu/tests/cuda/device/%.o $(gpu_test_parts) build/gpu/kernels.o \
@@ -86,4 +85,15 @@ $(gpu_tests): build/gpu/%: build/gpu/tests/cuda/device/%.o $(gpu_test_parts) bui
 test-gpu: build/trainer $(gpu_tests) build/venv/ready
 	@tests/cuda/run
 
-.PHONY: fake test-gpu
+# What a machine with a driver, but without a compiler, needs for that: unpack it there, and call tests/cuda/run.
+gpu_kit := build/trainer $(gpu_tests) build/bench/gpu_bench tests/cuda/run tests/units tests/ports.py \
+	tests/bench/gpu.py tests/bench/figures.py tests/bench/peers/torch_gpu.py
+
+build/gpu-kit.tar.gz: $(gpu_kit)
+	@tar -czf $@ $(gpu_kit)
+	@echo "build: $@, $$(($$(wc -c <$@) >> 20)) MiB; on a machine with a GPU: tar -xzf gpu-kit.tar.gz &&" \
+		"tests/cuda/run --bench --seconds=480"
+
+gpu-kit: build/gpu-kit.tar.gz
+
+.PHONY: fake test-gpu gpu-kit

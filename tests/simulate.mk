@@ -12,8 +12,9 @@ $(call remember,$(simulation)/flags,$(CC) $(simulated) $(cppflags) $(link_with))
 
 simulator_sources := $(wildcard tests/simulate/*.c)
 simulator_objects := $(simulator_sources:%.c=$(simulation)/%.o)
-simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out worker/cpu/% base/kernels/% worker/engine_choose.c \
-	base/process/signals.c base/process/restart.c base/process/self.c base/trust.c,$(sources)))
+unsimulated       := worker/cpu/% base/kernels/% worker/engine_choose.c base/process/signals.c base/process/restart.c \
+	base/process/self.c base/trust.c
+simulated_objects := $(patsubst %.c,$(simulation)/%.o,$(filter-out $(unsimulated),$(sources)))
 replaced := malloc calloc realloc free strdup strndup aligned_alloc _exit \
 	pthread_create pthread_join pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock \
 	pthread_cond_init pthread_cond_destroy pthread_cond_wait \

@@ -52,7 +52,8 @@ programs_want := build/trainer build/clocked/trainer build/other/trainer build/b
 	build/fake/libcuda.so.1 build/constant_time $(page_files) $(test_servers) build/venv/ready build/venv-mutants/ready \
 	build/venv-deploy/ready build/venv-dist/ready \
 	$(if $(T),,aarch64 build/tests.compiled)
-test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate)
+test_wants    := $(unit_programs) $(fake_driver) $(programs_want) $(if $(T),,$(fuzz_programs) $(simulation)/simulate) \
+	$(if $(T)$(gpu_missing),,$(gpu_tests))
 
 # Cheap ones first. What waits for processes and what computes run side by side; those that measure time, alone.
 ifeq ($(T),)

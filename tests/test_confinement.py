@@ -3,7 +3,10 @@
 What the filters refuse is in tests/base/process/test_confine.c. All other tests of whole programs run confined, too.
 """
 
+import os
 import pathlib
+import re
+import socket
 import subprocess
 
 import pytest
@@ -79,3 +82,38 @@ def test_it_can_be_turned_off(trainer, inherited, tmp_path):
     assert filters_of(process) == inherited
     process.kill()
     process.communicate()
+
+
+def test_commands_are_confined(trainer, trained, inherited, tmp_path):
+    """Those that read other people's files: no sockets, no programs. Those that ask a cluster only connect. What that
+    means is in tests/base/process/test_confine.c."""
+    (port,) = free_ports(1)
+    waits = tmp_path / "waits"
+    os.mkfifo(waits)
+    network = ("--insecure", f"--ps_hosts=127.0.0.1:{port}", "--worker_hosts=127.0.0.1:1")
+    long = ("--data_source=synthetic", "--synthetic_train=5000000", "--synthetic_test=5000000")
+    assert subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=tmp_path, timeout=240).returncode == 0
+    commands = (("eval", *long, str(trained / "run")), ("data", "synth", *long[1:], "--out=digits"),
+                ("convert", *long, "--to=tfrecord", "--out=records"), ("profile", str(waits)),
+                ("sign", "--key=operator.key", str(waits)), ("status", *network), ("health", *network),
+                ("top", *network), ("rollout", "status", *network))
+    with socket.create_server(("127.0.0.1", port)):  # which answers nobody
+        for arguments in commands:
+            with subprocess.Popen([trainer, *arguments], cwd=tmp_path, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True) as process:
+                wait_for(lambda: process.poll() is not None or filters_of(process) > inherited, "a filter")
+                ended = process.poll() is not None
+                process.kill()
+                assert not ended, (arguments, process.stdout.read())
+
+
+def test_no_command_is_forgotten():
+    """The rest start processes, are confined by what they become, or only print what is in the program."""
+    root = pathlib.Path(__file__).resolve().parent.parent
+    found = {}
+    for file in (file for room in ("base", "net", "worker", "serve") for file in (root / room).rglob("*.c")):
+        for name, body in re.findall(r"^const struct command command_(\w+) = \{\n(.*?)^\};", file.read_text(),
+                                     re.M | re.S):
+            found[name] = ".confine = CONFINE_" in body
+    assert len(found) > 20 and {name for name, is_confined in found.items() if not is_confined} <= {
+        "train", "tune", "serve", "cluster", "devices", "help", "completion", "manual"}

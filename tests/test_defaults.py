@@ -190,6 +190,21 @@ def test_a_cluster_goes_back_too(trainer, tmp_path, flags):
     assert "optimizer  sgd, learning rate 0.01;" in anew.stdout
 
 
+def test_a_cluster_without_a_folder_goes_back_to_the_same_state(trainer, tmp_path):
+    """With the optimizer's slots, as the best checkpoint would have them."""
+    correlated(tmp_path, 400)
+    flags = ("cluster", *ONE, *[flag for flag in DIVERGES if "--epochs" not in flag], "--optimizer=momentum",
+             "--learning_rate=0.1", "--batch_size=32", "--hidden=64", "--issync", "--ps=2", "--epochs=12",
+             "--validate_steps=3")
+    ends = []
+    for more in ((), ("--train_dir=run",)):
+        done = run(trainer, *flags, *more, cwd=tmp_path)
+        back = re.findall(r"training goes back to step (\d+)", done.stderr)
+        assert back and int(back[0]) > 0, done.stderr
+        ends.append((back, re.search(r"\| (test mae .*)", done.stdout)[1]))
+    assert ends[0] == ends[1]
+
+
 def test_a_resumed_run_continues_at_the_lower_rate(trainer, tmp_path):
     correlated(tmp_path, 400)
     flags = (*ONE, *DIVERGES, "--save_steps=5", "--max_to_keep=0", "--validate_steps=7")

@@ -145,6 +145,15 @@ def test_without_a_gpu_its_tests_and_its_bench_say_so(root):
     assert result.stderr == "gpu: nothing is measured, CUDA_VISIBLE_DEVICES hides all GPUs\n"
 
 
+@pytest.mark.skipif(REAL, reason="is called by that script")
+def test_a_kits_tests_end_in_time(root, gpu):
+    """What can't begin in the time given is named."""
+    result = subprocess.run([root / "tests/cuda/run", "--seconds=0", "--bench"], capture_output=True, text=True,
+                            cwd=root, env={**os.environ, "TRAINER_MNIST": str(root)})
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "left out: units, " in result.stdout and "bench steps, bench worker" in result.stdout
+
+
 def test_without_glibc_it_says_so(trainer, tmp_path, gpu):
     if os.geteuid() != 0:
         pytest.skip("chroot needs root")

@@ -126,6 +126,13 @@ def test_columns_are_filled_in(page, trainer, models, screenshots):
         cells = chromium.run("[...document.querySelectorAll('#values td:nth-child(2)')].map(cell => cell.textContent)")
         assert all(re.fullmatch(r"\d+\.\d%", cell) for cell in cells), cells
         chromium.screenshot(screenshots / "serve-columns.png")
+        assert "its nets differ by" in shown(chromium, "#scaled")
+        chromium.run("document.querySelector('#explain').click()")
+        chromium.wait_until("document.querySelectorAll('#contributions tr').length == 5")
+        assert re.match(r"probability of setosa: \d+\.\d%; mean over 4 rows: ", shown(chromium, "#explained"))
+        assert re.fullmatch(r"(petal|stem|length|width|soil <b>)[+-]\d+\.\d%± \d+\.\d%",
+                            shown(chromium, "#contributions tr"))
+        chromium.screenshot(screenshots / "serve-explanation.png")
         # What there is to copy does the same, and counts as traffic, unlike what is tried.
         assert json.loads(server.get("/drift/kinds")[1])["rows"] == 1
         for line in (shown(chromium, "#curl"), f"{sys.executable} -c {shlex.quote(shown(chromium, '#python'))}"):

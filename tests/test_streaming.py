@@ -123,7 +123,27 @@ def test_a_picture_that_is_none_ends_the_run(trainer, tmp_path, sets):
     victim = sorted((tmp_path / "set" / "train").glob("*/*2345.png"))[0]
     victim.write_bytes(b"no picture at all")
     result = train(trainer, *FLAGS, "--data_dir=set", "--epochs=2", "--train_dir=kept", cwd=tmp_path, status=1)
-    assert str(victim.relative_to(tmp_path)) in result.stdout + result.stderr
+    said = result.stdout + result.stderr
+    assert str(victim.relative_to(tmp_path)) in said and "raise --max_bad_records to leave it out" in said
+
+
+def test_pictures_that_are_none_are_left_out_before_training(trainer, tmp_path, sets):
+    """As of a set in memory: the others train as if they had never been there."""
+    shutil.copytree(sets / "folders", tmp_path / "set")
+    victims = sorted((tmp_path / "set" / "train").glob("*/*2345.png"))[:1]
+    victims += sorted((tmp_path / "set" / "train").glob("*/*00012.png"))[:1]  # one that is held out
+    for victim in victims:
+        victim.write_bytes(b"no picture at all")
+    flags = (*FLAGS, "--data_dir=set", "--train_steps=150")
+    one = train(trainer, *flags, "--max_bad_records=1", "--train_dir=one", cwd=tmp_path, status=1)
+    assert "more pictures than --max_bad_records cannot be read" in one.stdout + one.stderr
+    result = train(trainer, *flags, "--max_bad_records=2", "--train_dir=kept", cwd=tmp_path)
+    assert "3,898 training, 100 validation images" in result.named("start")[0]["data"]
+    assert sum("left out" in event["message"] for event in result.named("log")) == 2
+    for victim in victims:
+        victim.unlink()
+    train(trainer, *flags, "--train_dir=without", cwd=tmp_path)
+    assert same_tensors(newest(tmp_path / "kept"), newest(tmp_path / "without")) == []
 
 
 @pytest.mark.parametrize("name", ["tfrecord", "gzip", "idx"])

@@ -112,6 +112,7 @@ void checkpoint_ledger_record(const struct checkpoint_ledger *ledger, struct upd
                                       .best_step = ledger->info.best_step,
                                       .threshold = ledger->info.has_threshold ? ledger->info.threshold : NAN,
                                       .temperature = ledger->info.temperature,
+                                      .interval = ledger->info.interval,
                                       .checkpoint_failed = ledger->failed,
                                       .last_checkpoint = has_checkpoint ? ledger->last : NULL,
                                       .last_checkpoint_step = has_checkpoint ? ledger->last_step : -1};
@@ -199,11 +200,7 @@ void good_model_load(struct good_model *good, const struct checkpoint_info *reco
 
 void good_model_copy(const struct good_model *good, struct checkpoint_state *state)
 {
-    for (int v = 0; v < STORE_VECTORS; v++) {
-        if (good->state.vectors[v]) {
-            memcpy(state->vectors[v], good->state.vectors[v], good->state.model->float_count * sizeof(float));
-        }
-    }
+    checkpoint_state_copy(state, &good->state);
 }
 
 bool good_model_put(const struct good_model *good, struct engine *engine, struct error *error)

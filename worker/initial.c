@@ -180,9 +180,10 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
     info->seed = config->train.seed;
     info->fleet_version = config->fleet.version;
     info->preprocessing = schema ? schema->text : NULL;
-    info->test_share = schema ? config->data.test_share : -1;
-    info->group = schema ? config->data.group : NULL;
-    info->time = schema ? config->data.time : NULL;
+    const bool holds_out = schema || dataset->shares_test;
+    info->test_share = holds_out ? config->data.test_share : -1;
+    info->group = holds_out ? config->data.group : NULL;
+    info->time = holds_out ? config->data.time : NULL;
     info->loss = schema ? config->train.loss : LOSS_AUTO;
     info->huber_delta = config->train.huber_delta;
     info->quantile = config->train.quantile;
@@ -192,6 +193,9 @@ void initial_record(struct checkpoint_info *info, const struct config *config, c
     }
     take_threshold(info, &config->train, dataset);
     info->temperature = config->train.calibration == CALIBRATION_TEMPERATURE ? info->temperature : 0;
+    if (info->interval.coverage != config->train.interval) {
+        info->interval = (struct interval){.coverage = 0};
+    }
     info->kept_rows = NULL; /* each checkpoint has its own answers */
 }
 

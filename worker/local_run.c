@@ -132,6 +132,8 @@ static void begin_to_save_best(struct local_updater *local)
     info.validation_score = good->record.validation_score;
     info.has_threshold = good->record.has_threshold;
     info.threshold = good->record.threshold;
+    info.temperature = good->record.temperature;
+    info.interval = good->record.interval;
     info.bad_validations = 0;
     submit(local, CHECKPOINT_BEST, &info);
 }

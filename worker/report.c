@@ -99,16 +99,20 @@ static void format_rounds(char *text, size_t size, const struct config_train *tr
 static void format_length(char *text, size_t size, const struct report_start *start)
 {
     const int patience = start->patience;
-    char steps[COUNT_TEXT], count[COUNT_TEXT], fewer[96] = "";
+    const double limit_s = start->config->train.time_limit;
+    char steps[COUNT_TEXT], count[COUNT_TEXT], fewer[96] = "", time[48] = "";
     if (patience > 0) {
         snprintf(fewer, sizeof fewer, ", fewer after %s validations without a better %s", count_text(count, patience),
                  config_metric_name(start->metric));
     }
+    if (limit_s > 0) {
+        snprintf(time, sizeof time, "; at most %g s", limit_s);
+    }
     if (start->last_step == INT64_MAX) {
-        snprintf(text, size, "no limit of steps%s", fewer);
+        snprintf(text, size, "no limit of steps%s%s", fewer, time);
     } else {
-        snprintf(text, size, "%s%s steps (%.1f epochs)%s", patience > 0 ? "up to " : "",
-                 count_text(steps, start->last_step), start->epochs, fewer);
+        snprintf(text, size, "%s%s steps (%.1f epochs)%s%s", patience > 0 || limit_s > 0 ? "up to " : "",
+                 count_text(steps, start->last_step), start->epochs, fewer, time);
     }
 }
 
@@ -162,6 +166,9 @@ static void start_as_json(const struct report_start *start, const char *layers)
     cJSON_AddNumberToObject(fields, "global_step", (double)start->global_step);
     if (start->last_step != INT64_MAX) {
         cJSON_AddNumberToObject(fields, "last_step", (double)start->last_step);
+    }
+    if (config->train.time_limit > 0) {
+        cJSON_AddNumberToObject(fields, "time_limit", config->train.time_limit);
     }
     if (start->restored_from) {
         cJSON_AddStringToObject(fields, "restored_from", start->restored_from);
@@ -434,12 +441,36 @@ static void add_names(cJSON *fields, const struct evaluation *evaluation)
     }
 }
 
+/* The share of true numbers that are in their interval. */
+static double covered_share(const struct evaluation *evaluation)
+{
+    const int64_t numbers = evaluation->images * evaluation->options.outputs;
+    return numbers > 0 ? (double)evaluation->covered / (double)numbers : NAN;
+}
+
+static void add_interval(cJSON *fields, const struct evaluation *evaluation)
+{
+    const struct interval *interval = &evaluation->interval;
+    if (interval->coverage == 0) {
+        return;
+    }
+    cJSON_AddNumberToObject(fields, "interval", interval->coverage);
+    cJSON_AddNumberToObject(fields, "test_coverage", covered_share(evaluation));
+    cJSON *low = cJSON_AddArrayToObject(fields, "interval_low"),
+          *high = cJSON_AddArrayToObject(fields, "interval_high");
+    for (int i = 0; i < interval->targets; i++) {
+        json_append(low, cJSON_CreateNumber(interval->low[i]));
+        json_append(high, cJSON_CreateNumber(interval->high[i]));
+    }
+}
+
 /* The model's temperature and threshold, and their effect. */
 static void add_decision(cJSON *fields, const struct evaluation *evaluation)
 {
     if (evaluation->temperature > 0) {
         cJSON_AddNumberToObject(fields, "temperature", evaluation->temperature);
     }
+    add_interval(fields, evaluation);
     if (isnan(evaluation->decision)) {
         return;
     }
@@ -499,9 +530,25 @@ static void show_targets(const struct evaluation *evaluation)
     }
 }
 
+static void show_interval(const struct evaluation *evaluation)
+{
+    const struct interval *interval = &evaluation->interval;
+    char name[EVALUATION_NAME];
+    if (interval->coverage == 0) {
+        return;
+    }
+    log_info("intervals for %g%% contain %.2f%% of the test's numbers", 100 * interval->coverage,
+             100 * covered_share(evaluation));
+    for (int i = 0; i < interval->targets; i++) {
+        log_info("interval of %s: from prediction %+.6g to %+.6g", evaluation_name(evaluation, i, name),
+                 interval->low[i], interval->high[i]);
+    }
+}
+
 static void show_decision(const struct evaluation *evaluation)
 {
     char flagged[COUNT_TEXT], rows[COUNT_TEXT], name[EVALUATION_NAME];
+    show_interval(evaluation);
     if (evaluation->temperature > 0) {
         log_info("probabilities are calibrated by a temperature of %.4f", evaluation->temperature);
     }

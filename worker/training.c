@@ -24,6 +24,9 @@ enum { WARM_UP_STEPS = 100 /* not counted in steps_per_s: caches, clocks and pag
 
 static const double PACE_S = 0.1; /* of steps in one call, with max_steps_per_s */
 
+/* What is left of train.time_limit for the end of a run: how fast a checkpoint is written, and how much is spared. */
+static const double SAVED_PER_S = 1e8, SPARED_S = 0.1, SPARED = 1.25;
+
 static const double RATE_WEIGHT = 0.2; /* weight of the latest steps in the progress line's rate */
 
 static struct tally tally_begin(const struct training *training, double now_s)
@@ -140,12 +143,38 @@ static void judge_record(struct training *training, const struct checkpoint_info
     }
 }
 
+/* How long it takes to validate, test and save the model: by what was measured or, before that, as long as training. */
+static double closing_s(const struct training *training)
+{
+    const struct tally *all = &training->all;
+    const double images = (double)training->dataset->validation.count + (double)training->test->count;
+    const double image_s =
+        training->evaluation_s > 0 ? training->evaluation_s : all->seconds / fmax(1, (double)all->images);
+    const size_t bytes = training->model->float_count * sizeof(float) * STORE_VECTORS;
+    const double saving_s = training->config->output.train_dir[0] != '\0' ? (double)bytes / SAVED_PER_S : 0;
+    return fmin(SPARED * (images * image_s + saving_s), training->config->train.time_limit / 2);
+}
+
+/* Would another step, or as many as an engine takes in one call, be too late? At least one is always taken. */
+static bool is_time_up(const struct training *training)
+{
+    const double limit_s = training->config->train.time_limit;
+    if (limit_s == 0 || !training->test || training->local_step == 0) {
+        return false;
+    }
+    const double next_s = fmax(SPARED_S, 1 / fmax(training->recent_steps_per_s, 1e-9)) + SPARED_S;
+    return clock_monotonic_s() - training->begun_s + next_s + closing_s(training) >= limit_s;
+}
+
 static void look_for_end(struct training *training)
 {
     if (signals_pending() != 0) {
         training_stop(training, TRAINING_INTERRUPTED);
-    } else {
-        training->updater->table->look_for_end(training->updater);
+        return;
+    }
+    training->updater->table->look_for_end(training->updater);
+    if (training->end == TRAINING_GOES_ON && is_time_up(training)) {
+        training_stop(training, TRAINING_TIME);
     }
 }
 
@@ -161,6 +190,25 @@ static bool validates_together(const struct training *training)
 static bool has_validation(const struct training *training)
 {
     return training->dataset->validation.count > 0 || validates_together(training);
+}
+
+/* Intervals are around numbers. */
+static bool check_interval(const struct training *training, enum loss_kind loss, struct error *error)
+{
+    const double interval = training->config->train.interval;
+    const int targets = training->dataset->train.targets;
+    if (interval == 0) {
+        return true;
+    }
+    if (!loss_is_of_numbers(loss)) {
+        return error_set(error,
+                         "train.interval=%g is for targets that are numbers, and the data have classes to learn: "
+                         "remove it",
+                         interval);
+    }
+    return targets <= INTERVAL_MOST_TARGETS ||
+           error_set(error, "train.interval=%g: there are %d targets, and at most %d may have intervals: remove it",
+                     interval, targets, INTERVAL_MOST_TARGETS);
 }
 
 bool training_check_data(const struct training *training, struct error *error)
@@ -185,6 +233,9 @@ bool training_check_data(const struct training *training, struct error *error)
                          "train.threshold=%g is between two classes, and the data have %d %s to learn: remove it",
                          train->threshold, targets > 0 ? targets : training->dataset->train.classes,
                          targets > 0 ? "targets" : "classes");
+    }
+    if (!check_interval(training, loss, error)) {
+        return false;
     }
     /* A size of 0 would have been refused with the config. */
     return (train->target_accuracy == 0 && train->target_metric == 0 && train->patience == 0) ||
@@ -400,6 +451,13 @@ static void note_decision(struct training *training, struct checkpoint_info *rec
     struct evaluation *evaluation = &training->evaluation;
     const bool is_here = validators->count == 0; /* all that was evaluated */
     record->temperature = is_here ? evaluation_temperature(evaluation, &training->dataset->validation) : 0;
+    record->interval = (struct interval){.coverage = 0};
+    if (is_here && !evaluation_interval(evaluation, &training->dataset->validation, &record->interval) &&
+        !training->lacks_interval) {
+        log_warning("%d validation rows are too few for an interval of %g; hold out more (--validation_size)",
+                    training->dataset->validation.count, training->config->train.interval);
+        training->lacks_interval = true;
+    }
     if (!evaluation_finds_threshold(evaluation)) {
         return;
     }
@@ -435,7 +493,9 @@ static bool note_validation(struct training *training, const struct held_model *
         record->best_loss = evaluation->loss;
         record->best_step = held->global_step;
     }
-    record->bad_validations = is_best ? 0 : record->bad_validations + 1;
+    training->validated_step = held->global_step;
+    /* One that only the clock made due does not count against patience in a run that goes on later. */
+    record->bad_validations = is_best ? 0 : record->bad_validations + (training->end == TRAINING_TIME ? 0 : 1);
     training->shown_validation = shown_score(record);
     summary_validation(training->summary, held->global_step, evaluation, validators);
     report_validation(&(struct report_validation){
@@ -459,8 +519,12 @@ static bool note_validation(struct training *training, const struct held_model *
 static bool evaluate_on(struct training *training, const struct examples *examples)
 {
     const bool averaged = training->config->train.ema_decay > 0;
-    return evaluate(&training->evaluation, training->engine, averaged, examples, &training->error) ||
-           training_fail(training);
+    const double begin_s = clock_monotonic_s();
+    if (!evaluate(&training->evaluation, training->engine, averaged, examples, &training->error)) {
+        return training_fail(training);
+    }
+    training->evaluation_s = (clock_monotonic_s() - begin_s) / fmax(1, (double)examples->count);
+    return true;
 }
 
 /* On the validation examples, including other workers' if they have their own. */
@@ -469,6 +533,7 @@ static bool evaluate_held(struct training *training, const struct held_model *he
     const struct updater_table *table = training->updater->table;
     *validators = (struct validators){.count = 0};
     training->evaluation.temperature = 0;
+    training->evaluation.interval.coverage = 0;
     return evaluate_on(training, &training->dataset->validation) &&
            (!table->gather ||
             table->gather(training->updater, held->global_step, training->metric, &training->evaluation, validators));
@@ -522,6 +587,13 @@ static void find_last_decision(struct training *training)
         }
         table->release(training->updater, false);
     }
+}
+
+/* At the end that time_limit sets, wherever it falls: the last model may be the best. */
+static bool validate_last(struct training *training, bool is_best)
+{
+    const bool is_due = has_validation(training) && training->validated_step != training->global_step;
+    return is_due ? validate(training) : is_best;
 }
 
 /* After steps that led on from global step `before`. Returns true if a validation was the best so far. */
@@ -620,6 +692,7 @@ static void create_evaluation(struct training *training)
     int rows = dataset->sample.count;
     rows = dataset->validation.count > rows ? dataset->validation.count : rows;
     rows = training->test && training->test->count > rows ? training->test->count : rows;
+    const bool has_interval = training->config->train.interval > 0;
     const struct evaluation_options options = {
         .train = &training->config->train,
         .outputs = model->widths[model->layer_count],
@@ -627,7 +700,9 @@ static void create_evaluation(struct training *training)
         .targets = dataset->train.targets,
         .schema = dataset->schema,
         .class_names = dataset->class_names,
-        .calibrated = training->config->train.calibration == CALIBRATION_TEMPERATURE ? dataset->validation.count : 0,
+        .calibrated = training->config->train.calibration == CALIBRATION_TEMPERATURE || has_interval
+                          ? dataset->validation.count
+                          : 0,
         .bins = examples_are_rows(&dataset->train) && validates_together(training)};
     evaluation_create(&training->evaluation, &options);
 }
@@ -720,6 +795,9 @@ static void train(struct training *training)
     bool is_best = false;
     for (;;) {
         look_for_end(training);
+        if (training->end == TRAINING_TIME) {
+            is_best = validate_last(training, is_best);
+        }
         if (table->save && training->end != TRAINING_FAILED) { /* a failed state is never saved */
             table->save(training->updater, is_best);
         }
@@ -752,6 +830,10 @@ static void describe_end(const struct training *training, char *text, size_t siz
                  train->target_metric > 0 ? train->target_metric : train->target_accuracy);
     } else if (training->end == TRAINING_PATIENCE) {
         snprintf(text, size, "no better validation %d times in a row", training->patience);
+    } else if (training->end == TRAINING_TIME) {
+        const int64_t epochs = (int64_t)epochs_of(training, training->global_step);
+        snprintf(text, size, epochs > 0 ? "stopped by time_limit after epoch %lld" : "stopped by time_limit in epoch 1",
+                 (long long)epochs);
     } else {
         snprintf(text, size, training->local_step == 0 ? "nothing left to train" : "last step reached");
     }
@@ -789,11 +871,13 @@ static bool take_tested(struct training *training, const struct updater_record *
     const struct good_model *good = &training->good;
     training->evaluation.decision = record->threshold;
     training->evaluation.temperature = record->temperature;
+    training->evaluation.interval = record->interval;
     if (!tests_best(training)) {
         return true;
     }
     const double threshold = good->record.has_threshold ? good->record.threshold : NAN;
     const double temperature = good->record.temperature;
+    const struct interval interval = good->record.interval;
     if (!good->state.memory && !training->updater->table->load_best(training->updater)) {
         return false;
     }
@@ -802,6 +886,7 @@ static bool take_tested(struct training *training, const struct updater_record *
     }
     training->evaluation.decision = threshold;
     training->evaluation.temperature = temperature;
+    training->evaluation.interval = interval;
     return !good->state.memory || good_model_put(good, training->engine, &training->error) || training_fail(training);
 }
 
@@ -863,6 +948,7 @@ static bool finish(struct training *training, int *status)
     case TRAINING_LAST_STEP:
     case TRAINING_TARGET:
     case TRAINING_PATIENCE:
+    case TRAINING_TIME:
         table->record(training->updater, &record);
         *status = !test(training, &record) ? fail(training) : record.checkpoint_failed ? COMMAND_FAILED : COMMAND_DONE;
         break;

@@ -35,6 +35,7 @@ enum training_end {
     TRAINING_LAST_STEP,   /* train_steps or epochs reached; perhaps before the first step */
     TRAINING_TARGET,      /* the validation metric has reached its target */
     TRAINING_PATIENCE,    /* no better validation for long enough */
+    TRAINING_TIME,        /* train.time_limit: just long enough is left to validate, test and save */
     TRAINING_INTERRUPTED, /* by a signal; a checkpoint was attempted */
     TRAINING_BY_OTHERS,   /* the job is over, or continues without this process */
     TRAINING_LEAVES,      /* a rollout ends this process, but not the job */
@@ -85,9 +86,12 @@ struct training {
     struct tally since_report, since_summary;
     struct summary *summary; /* NULL: none wanted */
     double next_step_s;      /* when the next step may begin, with max_steps_per_s */
+    int64_t validated_step;  /* of the last validation; 0: none */
+    double evaluation_s;     /* the time of one example in the last one; 0: not known yet */
     double ended_s;          /* when the last step was done... */
     int64_t ended_step;      /* ...and which one that was */
     bool begun;
+    bool lacks_interval; /* it was said that validation has too few rows for one */
     double shown_validation, recent_steps_per_s, recent_loss;
 };
 

@@ -39,6 +39,7 @@ struct updater_record {
     int64_t best_step;
     double threshold;            /* the model's decision threshold; NaN: none */
     double temperature;          /* by which its outputs are divided; 0: by none */
+    struct interval interval;    /* around its predicted numbers */
     bool checkpoint_failed;      /* some checkpoint was not written (already logged): the run must not exit with 0 */
     const char *last_checkpoint; /* the newest good one, the updater's; NULL: none */
     int64_t last_checkpoint_step;

@@ -336,5 +336,6 @@ const struct command command_version = {
     .summary =
         "print versions, linked libraries, this machine's CPU features, the kernels chosen for it, and supported GPUs",
     .flags = flags,
+    .confine = CONFINE_READER,
     .run = run,
 };

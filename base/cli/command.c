@@ -418,6 +418,26 @@ static int show_help(const struct command *const *commands, const struct command
     return call.command->run(&call);
 }
 
+bool command_may_use_gpus(const struct config *config)
+{
+    const struct config_train *train = &config->train;
+    bool may = train->device == DEVICE_GPU || train->towers[0] != '\0';
+    for (size_t i = 0; i < sizeof train->placement / sizeof train->placement[0]; i++) {
+        may = may || train->placement[i] >= LAYER_ON_GPU;
+    }
+    return may;
+}
+
+/* Commands read checkpoints, data and answers of others, too. */
+static void confine_command(const struct command_call *call)
+{
+    const struct config *config = call->config;
+    const bool launches = config && call->command->confine == CONFINE_READER && command_may_use_gpus(config);
+    if (!config || config->security.seccomp) {
+        confine_if_possible(launches ? CONFINE_LAUNCHER : call->command->confine);
+    }
+}
+
 /*
  * If the caller closed a standard stream, the next file opened would get its number, and log lines would end up in a
  * checkpoint. Occupy it with a descriptor that can be neither read nor written; O_PATH on "/" works even in an empty
@@ -464,6 +484,7 @@ int command_main(const struct command *const *commands, int argc, char *const *a
     } else if (!run.call.command || !prepare(&run, count - words, rest + words, &error)) {
         log_error("%s", error.text);
     } else {
+        confine_command(&run.call);
         status = run.call.command->run(&run.call);
     }
     config_free(&run.config);

@@ -11,6 +11,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "base/process/confine.h"
 #include "base/process/program.h"
 
 /* --- Words of a command line --- */
@@ -63,12 +64,16 @@ struct command {
     const char *summary;              /* one line, no capital, no full stop */
     const char *details;              /* one more paragraph, for `help NAME`; may be NULL */
     const struct command_flag *flags; /* ends with a name of NULL; may itself be NULL */
-    bool takes_config; /* reads config.json, takes its keys as flags; log_setup is called with its log_format */
-    bool only_shows;   /* the config, and acts on nothing in it: anyone's may be shown (base/trust.h) */
+    bool takes_config;         /* reads config.json, takes its keys as flags; log_setup is called with its log_format */
+    enum confine_role confine; /* after its config was read; as a launcher if that asks for a GPU */
+    bool only_shows;           /* the config, and acts on nothing in it: anyone's may be shown (base/trust.h) */
     /* If not NULL, it may be a member of a fleet, whose program may have been rolled out, and this vouches for it. */
     program_vouches *vouches;
     int (*run)(const struct command_call *call); /* returns the exit status; reports its own errors by log_error */
 };
+
+/* Does a config ask for a GPU? The engine is a process of its own then, which loads a driver. */
+bool command_may_use_gpus(const struct config *config);
 
 /* The value of one of the command's own flags, NULL if it was not given. The name must be in its table. */
 const char *command_value(const struct command_call *call, const char *name);

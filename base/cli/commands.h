@@ -8,6 +8,7 @@
 #include "base/cli/command.h"
 
 extern const struct command command_train;     /* trainer [train]; worker/train.c */
+extern const struct command command_tune;      /* trainer tune [--space=FILE] [--trials=N]; worker/tune/ */
 extern const struct command command_eval;      /* trainer eval [--checkpoint=FILE] [train_dir]; worker/export/eval.c */
 extern const struct command command_explain;   /* trainer explain [--repeats=5] [train_dir [FILE]]; worker/ */
 extern const struct command command_predict;   /* trainer predict [--checkpoint=FILE] FILE...; worker/export/ */
@@ -21,6 +22,7 @@ extern const struct command command_top;       /* trainer top [--once]; worker/r
 extern const struct command command_health;    /* trainer health [--ready]; worker/remote/operator/ */
 extern const struct command command_dashboard; /* trainer dashboard TRAIN_DIR...; worker/export/dashboard.c */
 extern const struct command command_rollout;   /* trainer rollout NEW.json|status|history|abort|revert */
+extern const struct command command_revoke;    /* trainer revoke worker:1|show|renew; worker/remote/operator/ */
 extern const struct command
     command_profile; /* trainer profile [--out=FILE] [--json] FILE...; worker/export/profile.c */
 extern const struct command command_config_check;  /* trainer config check; base/config/commands.c */

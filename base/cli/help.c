@@ -288,6 +288,8 @@ const struct help_file help_files[] = {
     {"  summaries/", "event files for TensorBoard; summary_dir names another folder", true},
     {"  *.damaged", "damaged checkpoints, set aside", true},
     {"  trainer.lock", "held by the process that trains here", true},
+    {"  trials/, trials.jsonl, best.json, final/",
+     "of trainer tune: its runs, their table, the best config, and that one trained in full", true},
     {NULL, NULL, false},
 };
 

@@ -110,14 +110,21 @@ static void add_layer_devices(cJSON *object)
     add_text(device, "pattern", layer_device_pattern);
 }
 
+static const char time_pattern[] = "^[0-9.+eE-]+[smhd]?$";
+
 static void add_number_type(cJSON *object, const struct config_key *key, const char *type)
 {
-    cJSON *forms = key->takes_auto ? add_array(object, "anyOf") : NULL;
+    cJSON *forms = key->takes_auto || key->is_time ? add_array(object, "anyOf") : NULL;
     cJSON *number = forms ? add_object(forms, NULL) : object;
     add_text(number, "type", type);
     add_limits(number, key);
-    if (forms) {
+    if (key->takes_auto) {
         add_text(add_object(forms, NULL), "const", "auto");
+    }
+    if (key->is_time) {
+        cJSON *text = add_object(forms, NULL);
+        add_text(text, "type", "string");
+        add_text(text, "pattern", time_pattern);
     }
 }
 
@@ -342,6 +349,7 @@ const struct command command_config_check = {
     .summary = "check config.json and flags, and print the job's digest",
     .takes_config = true,
     .only_shows = true,
+    .confine = CONFINE_READER,
     .run = run_check,
 };
 
@@ -352,11 +360,13 @@ const struct command command_config_show = {
     .flags = show_flags,
     .takes_config = true,
     .only_shows = true,
+    .confine = CONFINE_READER,
     .run = run_show,
 };
 
 const struct command command_config_schema = {
     .name = "config schema",
     .summary = "print a JSON Schema of config.json, for editors and validators",
+    .confine = CONFINE_READER,
     .run = run_schema,
 };

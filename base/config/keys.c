@@ -313,6 +313,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "passes over the training examples; 0 = no limit; auto = 300 for tables unless train_steps is set, "
                     "otherwise no limit"},
+    {"train", "time_limit", KEY_NUMBER, AT(train.time_limit), .maximum = 31536000, .is_time = true, .initial = "0",
+     .scope = SCOPE_MACHINE, .change = CHANGE_LOCAL,
+     .description = "longest time from the start of this process to the saved and tested model, in seconds or as 90s, "
+                    "5m or 2h; training stops early enough; in a cluster worker 0's counts; 0 = no limit"},
     {"train", "target_accuracy", KEY_NUMBER, AT(train.target_accuracy), .maximum = 1, .initial = "0",
      .scope = SCOPE_JOB, .change = CHANGE_LIVE,
      .description = "stop once validation accuracy reaches this, such as 0.97; 0 = never"},
@@ -335,6 +339,10 @@ const struct config_key config_keys[] = {
      .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "temperature = divide the outputs of a table's model by the number that gives the validation "
                     "data's classes the best probabilities; none = not"},
+    {"train", "interval", KEY_NUMBER, AT(train.interval), .maximum = 1, .below_maximum = true, .initial = "0",
+     .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
+     .description = "predict an interval around each number that contains the true one this often, 0.9 say, by the "
+                    "validation data's errors; 0 = none"},
     {"train", "threshold", KEY_NUMBER, AT(train.threshold), .takes_auto = true, .maximum = 1, .above_minimum = true,
      .below_maximum = true, .initial = "0.5", .scope = SCOPE_JOB, .change = CHANGE_JOB, .omit_default = true,
      .description = "of two classes, the second is predicted from this probability on; auto = what is best on the "
@@ -461,6 +469,10 @@ const struct config_key config_keys[] = {
      .description = "column of a table with the weight of each row; empty = equal weights"},
     {"data", "group", KEY_TEXT, AT(data.group), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table: rows with the same value stay together when rows are held out"},
+    {"data", "fold", KEY_TEXT, AT(data.fold), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
+     .omit_default = true,
+     .description = "hold out this part of a table's rows for validation: 2/5 = the second of five, of rows (or "
+                    "groups) at random; empty = validation_size rows"},
     {"data", "time", KEY_TEXT, AT(data.time), .initial = "", .scope = SCOPE_JOB, .change = CHANGE_JOB,
      .description = "column of a table with the time of each row: the latest rows are held out; numbers, or dates"},
     {"data", "header", KEY_WORD, AT(data.header), .words = headers, .initial = "auto",

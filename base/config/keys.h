@@ -63,6 +63,7 @@ struct config_key {
     double minimum, maximum;
     bool above_minimum, below_maximum; /* the limit itself is excluded */
     bool takes_auto;                   /* of KEY_COUNT, KEY_LONG and KEY_NUMBER: "auto" is CONFIG_AUTO */
+    bool is_time;                      /* of KEY_NUMBER: seconds, or a text with a unit ("90s", "5m", "2h", "1d") */
     const char *const *words;          /* of KEY_WORD; ends with NULL */
     const char *initial;               /* the default, as written in a flag */
     enum key_scope scope;

@@ -254,6 +254,38 @@ static bool check_ensemble(const struct config *config, struct error *error)
     return error_at_key(config, "model", "ensemble", error);
 }
 
+bool config_parse_fold(const char *text, int *fold, int *folds, struct error *error)
+{
+    char end;
+    *fold = *folds = 0;
+    const bool is_one = strspn(text, "0123456789/") == strlen(text) && strlen(text) < 10 &&
+                        sscanf(text, "%d/%d%c", fold, folds, &end) == 2;
+    return text[0] == '\0' || (is_one && *folds >= 2 && *folds <= CONFIG_MAX_FOLDS && *fold >= 1 && *fold <= *folds) ||
+           error_set(error, "must be which part of how many, at most %d, as 2/5, not \"%.16s\"", CONFIG_MAX_FOLDS,
+                     text);
+}
+
+static bool check_fold(const struct config *config, struct error *error)
+{
+    int fold, folds;
+    if (!config_parse_fold(config->data.fold, &fold, &folds, error)) {
+        return error_at_key(config, "data", "fold", error);
+    }
+    if (folds == 0) {
+        return true;
+    }
+    if (!config_is_of_table(config)) {
+        error_set(error, "divides the rows of a table, and there is no target; remove it");
+    } else if (config->data.validation_size != CONFIG_AUTO) {
+        error_set(error, "and validation_size both set which rows are held out; remove one of the two");
+    } else if (config->data.time[0] != '\0') {
+        error_set(error, "holds out rows at random, and data.time the latest ones; remove one of the two");
+    } else {
+        return true;
+    }
+    return error_at_key(config, "data", "fold", error);
+}
+
 static bool check_hosts_disjoint(const struct config *config, struct error *error)
 {
     const struct string_list *ps = &config->cluster.ps_hosts, *workers = &config->cluster.worker_hosts;
@@ -309,6 +341,23 @@ static bool check_calibration(const struct config *config, struct error *error)
     }
     error_set(error, "temperature corrects the probabilities of a table's model, and there is no target; use none");
     return error_at_key(config, "train", "calibration", error);
+}
+
+static bool check_interval(const struct config *config, struct error *error)
+{
+    const bool learns_inputs = config->data.target.count == 1 && strcmp(config->data.target.items[0], "inputs") == 0;
+    if (config->train.interval == 0) {
+        return true;
+    }
+    if (!config_is_of_table(config) || learns_inputs) {
+        error_set(error, "intervals are of numbers that a table's model predicts, and there is no such target; use 0");
+    } else if (config->data.data_sharding == SHARDING_OWN) {
+        error_set(error, "needs the errors of all validation rows, which are not in one place with data_sharding=own; "
+                         "use 0");
+    } else {
+        return true;
+    }
+    return error_at_key(config, "train", "interval", error);
 }
 
 /* A model uses the CPU and at most one GPU; *on_gpu: whether any layer is placed on the GPU. */
@@ -642,9 +691,10 @@ bool config_check_relations(const struct config *config, struct error *error)
 {
     return check_hosts_disjoint(config, error) && check_bind(config, error) && check_steps(config, error) &&
            check_devices(config, error) && check_ensemble(config, error) && check_calibration(config, error) &&
-           check_target(config, error) && check_validation(config, error) && check_checkpoints(config, error) &&
-           check_synchronous(config, error) && check_rounds(config, error) && check_own_data(config, error) &&
-           check_validate_by(config, error) && check_elastic(config, error);
+           check_interval(config, error) && check_fold(config, error) && check_target(config, error) &&
+           check_validation(config, error) && check_checkpoints(config, error) && check_synchronous(config, error) &&
+           check_rounds(config, error) && check_own_data(config, error) && check_validate_by(config, error) &&
+           check_elastic(config, error);
 }
 
 bool config_check_role(const struct config *config, struct error *error)

@@ -206,7 +206,9 @@ static void allowed_number(const struct config_key *key, char *text, size_t size
     const char *automatic = key->takes_auto ? "auto or " : "";
     config_number_text(key->minimum, low);
     config_number_text(key->maximum, high);
-    if (key->above_minimum) {
+    if (key->is_time) {
+        snprintf(text, size, "seconds from %s to %s, or a number with a unit: 90s, 5m, 2h or 1d", low, high);
+    } else if (key->above_minimum) {
         snprintf(text, size, "%sa number above %s and at most %s", automatic, low, high);
     } else if (key->below_maximum) {
         snprintf(text, size, "%sa number from %s to less than %s", automatic, low, high);
@@ -581,6 +583,24 @@ out:
     return done;
 }
 
+/* "90", "90s", "1.5h" in seconds; NaN: none of them. */
+static double parse_time(const char *text)
+{
+    static const struct {
+        char unit;
+        double seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}};
+    const size_t size = strlen(text);
+    char number[SHOWN_SIZE];
+    for (size_t i = 0; i < sizeof units / sizeof *units && size > 1 && size < sizeof number; i++) {
+        if (text[size - 1] == units[i].unit) {
+            snprintf(number, sizeof number, "%.*s", (int)size - 1, text);
+            return units[i].seconds * parse_number(number);
+        }
+    }
+    return parse_number(text);
+}
+
 static bool set_from_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
 {
     char shown[SHOWN_SIZE];
@@ -591,7 +611,8 @@ static bool set_from_text(const struct config_key *key, struct config *config, c
     case KEY_COUNT:
     case KEY_LONG:
     case KEY_NUMBER:
-        return set_auto(key, config, text) || set_number(key, config, parse_number(text), shown, error);
+        return set_auto(key, config, text) ||
+               set_number(key, config, key->is_time ? parse_time(text) : parse_number(text), shown, error);
     case KEY_TEXT:
         return set_text(key, config, text, error);
     case KEY_WORD:
@@ -705,6 +726,9 @@ static bool set_from_json(const struct config_key *key, struct config *config, c
         }
         if (cJSON_IsString(value) && set_auto(key, config, value->valuestring)) {
             return true;
+        }
+        if (cJSON_IsString(value) && key->is_time) {
+            return set_number(key, config, parse_time(value->valuestring), shown, error);
         }
         break;
     case KEY_TEXT:

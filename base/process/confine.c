@@ -44,7 +44,12 @@ enum {
 
 /* --- What is allowed --- */
 
-enum { EVERY = 1 << CONFINE_SERVER | 1 << CONFINE_PS | 1 << CONFINE_LAUNCHER, LAUNCH = 1 << CONFINE_LAUNCHER };
+enum {
+    LAUNCH = 1 << CONFINE_LAUNCHER,
+    SERVE = 1 << CONFINE_SERVER | 1 << CONFINE_PS | LAUNCH,
+    CONNECT = 1 << CONFINE_CLIENT | SERVE,
+    EVERY = 1 << CONFINE_READER | CONNECT,
+};
 
 struct allowed {
     uint16_t number, roles;
@@ -73,10 +78,11 @@ static const struct allowed allowed[] = {
     {SYS_arch_prctl, EVERY}, {SYS_getpgrp, EVERY},
 #endif
     /* sockets, and waiting */
-    {SYS_bind, EVERY}, {SYS_listen, EVERY}, {SYS_accept, EVERY}, {SYS_accept4, EVERY}, {SYS_connect, EVERY},
-    {SYS_shutdown, EVERY}, {SYS_sendto, EVERY}, {SYS_recvfrom, EVERY}, {SYS_sendmsg, EVERY}, {SYS_recvmsg, EVERY},
-    {SYS_sendmmsg, EVERY}, {SYS_recvmmsg, EVERY}, {SYS_getsockname, EVERY}, {SYS_getpeername, EVERY},
-    {SYS_getsockopt, EVERY}, {SYS_setsockopt, EVERY}, {SYS_socketpair, EVERY}, {SYS_ppoll, EVERY},
+    {SYS_bind, SERVE}, {SYS_listen, SERVE}, {SYS_accept, SERVE}, {SYS_accept4, SERVE}, {SYS_connect, CONNECT},
+    {SYS_shutdown, CONNECT}, {SYS_sendto, CONNECT}, {SYS_recvfrom, CONNECT}, {SYS_sendmsg, CONNECT},
+    {SYS_recvmsg, CONNECT}, {SYS_sendmmsg, CONNECT}, {SYS_recvmmsg, CONNECT}, {SYS_getsockname, CONNECT},
+    {SYS_getpeername, CONNECT},
+    {SYS_getsockopt, CONNECT}, {SYS_setsockopt, CONNECT}, {SYS_socketpair, CONNECT}, {SYS_ppoll, EVERY},
     {SYS_pselect6, EVERY}, {SYS_epoll_create1, EVERY}, {SYS_epoll_ctl, EVERY}, {SYS_epoll_pwait, EVERY},
     {SYS_epoll_pwait2, EVERY},
     /* memory, threads, time, signals */
@@ -161,11 +167,13 @@ static void allow_memory(struct filter *filter, unsigned call)
 
 static void look_at_arguments(struct filter *filter, enum confine_role role)
 {
-    about(filter, SYS_socket, 0, 7);
-    answer_if(filter, IF_EQUAL, AF_UNIX, ALLOW);
-    answer_if(filter, IF_EQUAL, AF_INET, ALLOW);
-    answer_if(filter, IF_EQUAL, AF_INET6, ALLOW);
-    refuse_others(filter);
+    if (role != CONFINE_READER) {
+        about(filter, SYS_socket, 0, 7);
+        answer_if(filter, IF_EQUAL, AF_UNIX, ALLOW);
+        answer_if(filter, IF_EQUAL, AF_INET, ALLOW);
+        answer_if(filter, IF_EQUAL, AF_INET6, ALLOW);
+        refuse_others(filter);
+    }
     about(filter, SYS_ioctl, 1, 3);
     answer_if(filter, IF_EQUAL, TIOCSTI, REFUSE); /* types into the terminal that it was started from */
     add(filter, ANSWER, 0, 0, ALLOW);
@@ -219,6 +227,9 @@ static uint32_t compile(struct filter *filter, enum confine_role role)
 bool confine(enum confine_role role, struct error *error)
 {
     struct filter filter;
+    if (role == CONFINE_NOT) {
+        return true;
+    }
     const uint32_t answer = compile(&filter, role);
     if (prctl(ASK, 0, 0, 0, 0) != 0 && errno == (int)answer) {
         return true;
@@ -226,6 +237,16 @@ bool confine(enum confine_role role, struct error *error)
     const struct sock_fprog program = {filter.count, filter.code};
     const long result = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
     return result == 0 || error_set(error, "%s", result > 0 ? "a thread has another filter" : strerror(errno));
+}
+
+void confine_if_possible(enum confine_role role)
+{
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+    struct error ignored;
+    confine(role, &ignored);
+#else
+    (void)role;
+#endif
 }
 
 void confine_or_warn(enum confine_role role)

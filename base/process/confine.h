@@ -15,7 +15,10 @@
 #include "base/error.h"
 
 enum confine_role {
-    CONFINE_SERVER,   /* threads, files and sockets; starts no process, and makes no memory executable */
+    CONFINE_NOT,      /* no filter */
+    CONFINE_READER,   /* a command that reads files and writes some: no sockets, no processes, no executable memory */
+    CONFINE_CLIENT,   /* the same, and connects to others */
+    CONFINE_SERVER,   /* the same, and is connected to */
     CONFINE_PS,       /* also executes itself in place, or a program that was rolled out */
     CONFINE_LAUNCHER, /* also starts processes, among them the GPU engine's, which loads libraries and a driver */
 };
@@ -28,5 +31,8 @@ bool confine(enum confine_role role, struct error *error);
 
 /* The same, with a warning if it fails; not in programs with sanitizers, which look into themselves by ptrace. */
 void confine_or_warn(enum confine_role role);
+
+/* The same without the warning, for commands, which end at once: where there are no filters, every one would warn. */
+void confine_if_possible(enum confine_role role);
 
 #endif

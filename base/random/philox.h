@@ -28,6 +28,7 @@ enum random_purpose {
     RANDOM_SHUFFLE = 2,     /* counter: task, epoch */
     RANDOM_SYNTHETIC = 3,   /* counter: image, draw */
     RANDOM_DROPOUT = 4,     /* counter: step, layer, element */
+    RANDOM_TRIALS = 5,      /* counter: trial, dimension of the space */
 };
 
 PHILOX_INLINE struct philox_key philox_key(uint64_t seed)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <wchar.h>
 
 /* --- UTF-8 --- */
@@ -265,8 +266,8 @@ void suggest_offer(struct suggestion *suggestion, const char *name)
 {
     /* Up to a third of the word may be wrong; beyond that a suggestion confuses more than it helps. */
     size_t length = strlen(suggestion->word);
-    int limit = length < 3 ? 1 : (int)(length / 3);
-    int distance = suggest_distance(suggestion->word, name);
+    int limit = length < 3 ? (int)length - 1 : (int)(length / 3);
+    int distance = strcasecmp(suggestion->word, name) == 0 ? 0 : suggest_distance(suggestion->word, name);
     if (distance <= limit && (!suggestion->best || distance < suggestion->distance)) {
         suggestion->best = name;
         suggestion->distance = distance;

@@ -242,6 +242,10 @@ const char *tls_describe_alert(int alert)
         return "it does not accept our key: do both sides have the same fleet key, or keys of the same authority?";
     case MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED:
         return "it says that our certificate is expired or not valid yet: is its clock right, and ours?";
+    case MBEDTLS_SSL_ALERT_MSG_CERT_REVOKED:
+        return "our key was revoked: ask whoever issues keys for a new one, and start this member with it (its log "
+               "says "
+               "by whom and why)";
     case MBEDTLS_SSL_ALERT_MSG_CERT_UNKNOWN:
     case MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED:
         return "it does not accept our certificate for this role";

@@ -46,7 +46,7 @@ struct handshake {
     bool server;
     bool failed; /* transport_receive failed: see `failure` */
     struct error failure;
-    char verify_error[256]; /* why the peer's certificate was not accepted; "" if it was */
+    char verify_error[512]; /* why the peer's certificate was not accepted; "" if it was */
     struct record_filter filter;
     uint64_t sent;              /* our records under the handshake keys */
     const char *protocol_error; /* a violation of the protocol that mbedTLS did not detect; NULL: none */
@@ -109,6 +109,23 @@ bool tls_common_name(const mbedtls_x509_crt *certificate, char *name, size_t siz
         }
     }
     return false;
+}
+
+int64_t tls_seconds(const mbedtls_x509_time *time)
+{
+    struct tm utc = {.tm_year = time->year - 1900,
+                     .tm_mon = time->mon - 1,
+                     .tm_mday = time->day,
+                     .tm_hour = time->hour,
+                     .tm_min = time->min,
+                     .tm_sec = time->sec};
+    return (int64_t)timegm(&utc);
+}
+
+uint64_t tls_issued_s(const mbedtls_x509_crt *certificate)
+{
+    const int64_t from_s = tls_seconds(&certificate->valid_from);
+    return from_s > 0 ? (uint64_t)from_s + TLS_TOLERANCE_S : 0;
 }
 
 /* The error in a certificate, by mbedTLS's flags, in words. */
@@ -190,6 +207,19 @@ static void verify_named(struct handshake *handshake, const mbedtls_x509_crt *ce
     }
 }
 
+/* Of one that is trusted otherwise. */
+static void verify_not_revoked(struct handshake *handshake, const mbedtls_x509_crt *certificate, uint32_t *flags)
+{
+    struct revocation_peer *peer = &handshake->connection->watch.peer;
+    peer->member = handshake->connection->credential;
+    peer->issued_s = tls_issued_s(certificate);
+    crypto_generichash(peer->key, sizeof peer->key, certificate->pk_raw.p, certificate->pk_raw.len, NULL, 0);
+    if (revocations_name(handshake->credentials->revocations, peer, handshake->verify_error,
+                         sizeof handshake->verify_error)) {
+        *flags |= MBEDTLS_X509_BADCERT_REVOKED;
+    }
+}
+
 static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint32_t *flags)
 {
     struct handshake *handshake = context;
@@ -197,6 +227,9 @@ static int verify(void *context, mbedtls_x509_crt *certificate, int depth, uint3
         verify_pinned(handshake, certificate, depth, flags);
     } else {
         verify_named(handshake, certificate, depth, flags);
+    }
+    if (depth == 0 && *flags == 0) {
+        verify_not_revoked(handshake, certificate, flags);
     }
     return 0;
 }
@@ -489,6 +522,8 @@ static bool check_certificate(struct handshake *handshake, double started_s, dou
         alert = MBEDTLS_SSL_ALERT_MSG_UNKNOWN_CA;
     } else if (flags & (MBEDTLS_X509_BADCERT_EXPIRED | MBEDTLS_X509_BADCERT_FUTURE)) {
         alert = MBEDTLS_SSL_ALERT_MSG_CERT_EXPIRED; /* TLS has no other for one that is not valid yet */
+    } else if (flags & MBEDTLS_X509_BADCERT_REVOKED) {
+        alert = MBEDTLS_SSL_ALERT_MSG_CERT_REVOKED;
     } else if (flags & MBEDTLS_X509_BADCERT_CN_MISMATCH) {
         alert = MBEDTLS_SSL_ALERT_MSG_ACCESS_DENIED;
     }
@@ -610,6 +645,10 @@ static bool tls_open(struct connection *connection, const struct credentials *cr
     }
     connection->tls = tls;
     bool done = begin(handshake, deadline_s, error) && establish(handshake, error);
+    if (done && !revocations_watch(credentials->revocations, &connection->watch, &connection->fd)) {
+        done = error_set(error, "%s is not trusted: its key was revoked during the handshake", connection->name);
+        connection->state = CONNECTION_BROKEN;
+    }
     mbedtls_ssl_free(&handshake->ssl);
     sodium_memzero(handshake, sizeof *handshake);
     free(handshake);

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "net/member.h"
 #include "net/admission.h"
+#include "net/revocation.h"
 
 struct credentials {
     bool pinned;              /* a fleet key; else certificates are checked against an authority's */
@@ -25,6 +26,7 @@ struct credentials {
     mbedtls_x509_crt trusted; /* pinned: the fleet's certificates; else the authority's */
     mbedtls_ssl_config client, server;
     struct handshake_token_keys token_keys;
+    struct revocations *revocations;
 };
 
 /* Must be called before anything of mbedTLS or libsodium is used; any thread, any number of times. */
@@ -47,6 +49,14 @@ bool tls_configure(struct credentials *credentials, struct error *error);
 
 /* The message for one of mbedTLS's error numbers. */
 void tls_describe(int result, char text[128]);
+
+/* Seconds since 1970. */
+int64_t tls_seconds(const mbedtls_x509_time *time);
+
+enum { TLS_TOLERANCE_S = 86400 }; /* our certificates are valid before they are made, for clocks that differ */
+
+/* When our keygen made it. */
+uint64_t tls_issued_s(const mbedtls_x509_crt *certificate);
 
 /* The certificate's common name; false if it has none, or one that does not fit. */
 bool tls_common_name(const mbedtls_x509_crt *certificate, char *name, size_t size);

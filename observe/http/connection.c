@@ -18,6 +18,7 @@ void connection_leave(struct http_connection *connection)
     struct queue *queue = &connection->server->queues[connection->life];
     *(connection->before ? &connection->before->after : &queue->first) = connection->after;
     *(connection->after ? &connection->after->before : &queue->last) = connection->before;
+    queue->count--;
 }
 
 void connection_enter(struct http_connection *connection)
@@ -28,6 +29,7 @@ void connection_enter(struct http_connection *connection)
     connection->after = NULL;
     *(queue->last ? &queue->last->after : &queue->first) = connection;
     queue->last = connection;
+    queue->count++;
 }
 
 void connection_watch_for(struct http_connection *connection, uint32_t events)

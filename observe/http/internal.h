@@ -80,6 +80,7 @@ struct caller {
 /* Connections that share a deadline's length, oldest first. */
 struct queue {
     struct http_connection *first, *last;
+    int count;
 };
 
 struct http_stream {

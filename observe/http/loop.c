@@ -405,25 +405,40 @@ static bool is_stalled(const struct http_connection *connection)
            connection->server->now_s - connection->since_s >= HTTP_STALL_S;
 }
 
+static bool is_served(enum connection_life life)
+{
+    return life == LIFE_HANDLED || life == LIFE_ANSWERING || life == LIFE_ENDING;
+}
+
+/* Half of the places are left to those who come: who reads slowly, but does, could otherwise hold all of them. */
+static bool keeps_its_place(const struct http_connection *connection)
+{
+    const struct queue *queues = connection->server->queues;
+    const int served = queues[LIFE_HANDLED].count + queues[LIFE_ANSWERING].count + queues[LIFE_ENDING].count;
+    return is_served(connection->life) && served <= connection->server->most_connections / 2;
+}
+
 /*
  * How readily a connection is closed to make room. What it has shown counts most, then whether its address has more
- * than its share, then what it is doing; one that has just come may first say what it wants.
+ * than its share, then what it is doing: work in progress is not thrown away for one that has sent nothing yet, and one
+ * that has just come may first say what it wants before others go on waiting.
  */
 static int expendable(const struct http_connection *connection)
 {
-    enum { UNKNOWN = 1 << 28, CROWD = 1 << 8, STALLED = 15, FRESH = 1 };
+    enum { UNKNOWN = 1 << 28, CROWD = 1 << 8, STALLED = 16, FRESH = 4, SERVED = 1 };
     static const int lives[LIFE_COUNT] = {
-        [LIFE_LINGERING] = 14, [LIFE_IDLE] = 12,     [LIFE_SHAKING] = 10,  [LIFE_HEAD] = 9,   [LIFE_BODY] = 8,
-        [LIFE_ENDING] = 7,     [LIFE_ANSWERING] = 6, [LIFE_STREAMING] = 4, [LIFE_HANDLED] = 2};
+        [LIFE_LINGERING] = 15, [LIFE_IDLE] = 13,     [LIFE_SHAKING] = 11,  [LIFE_HEAD] = 10,  [LIFE_BODY] = 9,
+        [LIFE_ENDING] = 8,     [LIFE_ANSWERING] = 7, [LIFE_STREAMING] = 3, [LIFE_HANDLED] = 5};
     const struct http_server *server = connection->server;
     const int crowd = connection->peer->connections;
     const bool comes = connection->life == LIFE_SHAKING || connection->life == LIFE_HEAD ||
                        (connection->life == LIFE_IDLE && !connection->has_asked);
     const bool is_new = comes && server->now_s - connection->since_s < HTTP_STALL_S;
     return (connection->is_known ? 0 : UNKNOWN) + (crowd > server->most_connections / SHARE ? crowd * CROWD : 0) +
-           (is_stalled(connection) ? STALLED
-            : is_new               ? FRESH
-                                   : lives[connection->life]);
+           (is_stalled(connection)        ? STALLED
+            : is_new                      ? FRESH
+            : keeps_its_place(connection) ? SERVED
+                                          : lives[connection->life]);
 }
 
 /* Closes the connection that can best be done without; of equal ones the one that has been so for longest. */

@@ -41,6 +41,15 @@ void checkpoint_state_create(struct checkpoint_state *state, const struct model 
     }
 }
 
+void checkpoint_state_copy(struct checkpoint_state *to, const struct checkpoint_state *from)
+{
+    for (int v = 0; v < STORE_VECTORS; v++) {
+        if (to->vectors[v] && from->vectors[v]) {
+            memcpy(to->vectors[v], from->vectors[v], from->model->float_count * sizeof(float));
+        }
+    }
+}
+
 void checkpoint_state_destroy(struct checkpoint_state *state)
 {
     free(state->memory);
@@ -198,6 +207,24 @@ static void put_scores(struct safetensors_writer *writer, const struct checkpoin
     }
 }
 
+void checkpoint_interval_text(const struct interval *interval, char text[INTERVAL_TEXT])
+{
+    int used = snprintf(text, INTERVAL_TEXT, "%.17g", interval->coverage);
+    for (int i = 0; i < interval->targets; i++) {
+        used +=
+            snprintf(text + used, INTERVAL_TEXT - (size_t)used, " %.17g %.17g", interval->low[i], interval->high[i]);
+    }
+}
+
+static void put_interval(struct safetensors_writer *writer, const struct interval *interval)
+{
+    char text[INTERVAL_TEXT];
+    if (interval->coverage > 0) {
+        checkpoint_interval_text(interval, text);
+        safetensors_write_metadata(writer, "interval", text);
+    }
+}
+
 static void put_loss(struct safetensors_writer *writer, const struct checkpoint_info *info)
 {
     if (info->loss == LOSS_AUTO) {
@@ -243,7 +270,7 @@ static void escaped_free(struct escaped *escaped)
     free(escaped->class_names);
 }
 
-/* For a table only. Column names are short. */
+/* If part of the training files is the test. Column names are short. */
 static void put_held_out(struct safetensors_writer *writer, const struct checkpoint_info *info,
                          const struct escaped *escaped)
 {
@@ -290,11 +317,12 @@ static size_t build_header(char *buffer, size_t capacity, const struct checkpoin
     }
     put(&writer, "config_digest", "%s", info->config_digest);
     put(&writer, "fleet_version", "%" PRId64, info->fleet_version);
+    put_interval(&writer, &info->interval);
     put_loss(&writer, info);
     if (escaped->preprocessing) {
         safetensors_write_metadata(&writer, "preprocessing", escaped->preprocessing);
-        put_held_out(&writer, info, escaped);
     }
+    put_held_out(&writer, info, escaped);
     if (info->shape.height > 0) {
         put(&writer, "image_shape", "%d,%d,%d", info->shape.height, info->shape.width, info->shape.channels);
         put(&writer, "image_fit", "%s", info->shape.digits ? "digits" : "scale");

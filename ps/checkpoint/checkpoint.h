@@ -7,15 +7,16 @@
  * trainer_version, global_step, seed, layers, activation, optimizer, validation_accuracy, best_accuracy (of another
  * metric validation_METRIC, best_METRIC, and best_metric says which), best_loss, best_step, bad_validations, retries
  * (after divergences) and first_rate (the learning rate before any), threshold of a binary model or an anomaly
- * detector, temperature of a calibrated model, of a model of tables loss (with
- * huber_delta and quantile, of numbers) and preprocessing (with test_share, group and time, by which its test rows
- * are held out), of pictures image_shape (height, width, channels) and image_fit (how others are fitted: scale or
- * digits), and if their folders have names class_names, data (the fingerprint of the training set:
- * worker/data/fingerprint.h) and data_since (the step since which it was trained on these), kept_rows (a few
- * held-out rows with the model's answers: worker/evaluation/kept_rows.h), config_digest, fleet_version, and "digest":
- * BLAKE2b-256 in hex over the whole file, with the digest's own 64 characters taken as '0'. It is verified before
- * anything else is trusted. With a key (checkpoint_use_key) the digest is BLAKE2b's keyed one, and digest_key says with
- * which key: then it proves not only that the file is intact, but that someone with the key wrote it.
+ * detector, temperature of a calibrated model, interval ("0.9 -1.5 2.25": its coverage, then low and high of each
+ * target), of a model of tables loss (with huber_delta and quantile, of numbers) and preprocessing, of pictures
+ * image_shape (height, width, channels) and image_fit (how others are fitted: scale or digits), and if their folders
+ * have names class_names, test_share, group and time (by which a test is held out of tables or folders of pictures),
+ * data (the fingerprint of the training set: worker/data/fingerprint.h) and data_since (the step since which it was
+ * trained on these), kept_rows (a few held-out rows with the model's answers: worker/evaluation/kept_rows.h),
+ * config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64
+ * characters taken as '0'. It is verified before anything else is trusted. With a key (checkpoint_use_key) the digest is
+ * BLAKE2b's keyed one, and digest_key says with which key: then it proves not only that the file is intact, but that
+ * someone with the key wrote it.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H
 #define PS_CHECKPOINT_CHECKPOINT_H
@@ -32,6 +33,18 @@
 
 enum { CHECKPOINT_MAX_PATH = 4096, CHECKPOINT_DATA_TEXT = 192 };
 
+enum { INTERVAL_MOST_TARGETS = 16, INTERVAL_TEXT = 1024 };
+
+/*
+ * Intervals around predicted numbers (worker/evaluation/calibration.h): from prediction + low to prediction + high, of
+ * each target in its own unit.
+ */
+struct interval {
+    double coverage; /* the share of true numbers that they are to contain; 0: there are none */
+    int targets;
+    double low[INTERVAL_MOST_TARGETS], high[INTERVAL_MOST_TARGETS];
+};
+
 /* The content of a checkpoint besides its tensors. */
 struct checkpoint_info {
     int64_t global_step;
@@ -47,6 +60,7 @@ struct checkpoint_info {
     bool has_threshold;
     double threshold;             /* on a binary model's score, or on reconstruction errors, from the last validation */
     double temperature;           /* by which outputs are divided before they are probabilities; 0: by none */
+    struct interval interval;     /* likewise, from the last validation */
     enum loss_kind loss;          /* the loss of training; LOSS_AUTO: not recorded */
     double huber_delta, quantile; /* of losses of numbers */
     char config_digest[CONFIG_DIGEST_HEX + 1];
@@ -62,6 +76,9 @@ struct checkpoint_info {
     const char *kept_rows; /* JSON without quotes; NULL: none. Borrowed, too */
 };
 
+/* "0.9 -1.5 2.25", as in the metadata. */
+void checkpoint_interval_text(const struct interval *interval, char text[INTERVAL_TEXT]);
+
 /* A consistent copy of an engine's state, taken between two steps: every vector of the model, in its layout. */
 struct checkpoint_state {
     const struct model *model;        /* borrowed */
@@ -74,6 +91,9 @@ struct checkpoint_state {
 void checkpoint_state_create(struct checkpoint_state *state, const struct model *model,
                              const struct config_train *train);
 void checkpoint_state_destroy(struct checkpoint_state *state);
+
+/* Copies the vectors that both have, of the same model. */
+void checkpoint_state_copy(struct checkpoint_state *to, const struct checkpoint_state *from);
 
 /*
  * From now on every digest in this process is made with the secret in this file (output.checkpoint_key; "": none), and

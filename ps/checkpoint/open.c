@@ -241,6 +241,46 @@ static bool get_temperature(struct checkpoint_file *file, struct error *error)
             error_set(error, "%s: its temperature of %g is not above 0", file->path, *temperature));
 }
 
+/* "0.9 -1.5 2.25"; false: it is not so. */
+static bool parse_interval(struct interval *interval, const char *text)
+{
+    enum { MOST = 2 * INTERVAL_MOST_TARGETS + 1 };
+    double values[MOST];
+    int count = 0;
+    for (char *end; *text != '\0'; text = end) {
+        const double value = strtod(text, &end);
+        if (end == text || !isfinite(value) || count == MOST) {
+            return false;
+        }
+        values[count++] = value;
+    }
+    if (count < 3) {
+        return false;
+    }
+    interval->coverage = values[0];
+    interval->targets = (count - 1) / 2;
+    bool is_good = count % 2 == 1 && values[0] > 0 && values[0] < 1;
+    for (int i = 0; is_good && i < interval->targets; i++) {
+        interval->low[i] = values[1 + 2 * i];
+        interval->high[i] = values[2 + 2 * i];
+        is_good = interval->low[i] <= interval->high[i];
+    }
+    return is_good;
+}
+
+static bool get_interval(struct checkpoint_file *file, struct error *error)
+{
+    char text[INTERVAL_TEXT];
+    file->info.interval = (struct interval){.coverage = 0};
+    if (!safetensors_metadata(&file->tensors, "interval")) {
+        return true;
+    }
+    return get_text(file, "interval", text, sizeof text, error) &&
+           (parse_interval(&file->info.interval, text) ||
+            error_set(error, "%s: its interval is \"%.100s\", not a coverage and two bounds for each target",
+                      file->path, text));
+}
+
 /* Its training settings; older files lack them. */
 static bool get_loss(struct checkpoint_file *file, struct error *error)
 {
@@ -375,7 +415,7 @@ static bool read_metadata(struct checkpoint_file *file, struct error *error)
     }
     if (!get_integer(file, "global_step", 0, INT64_MAX, &info->global_step, error) ||
         !get_integer(file, "seed", INT64_MIN, INT64_MAX, &info->seed, error) || !get_scores(file, error) ||
-        !get_temperature(file, error) || !get_loss(file, error) ||
+        !get_temperature(file, error) || !get_interval(file, error) || !get_loss(file, error) ||
         !get_integer(file, "best_step", INT64_MIN, INT64_MAX, &info->best_step, error) ||
         !get_integer(file, "bad_validations", 0, INT_MAX, &bad_validations, error) ||
         (safetensors_metadata(&file->tensors, "retries") &&

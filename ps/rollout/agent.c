@@ -19,6 +19,7 @@
 #include "base/memory.h"
 #include "base/process/restart.h"
 #include "net/link.h"
+#include "ps/rollout/revoked.h"
 
 static const double CONNECT_S = 5.0, ANSWER_S = 10.0;
 static const double BUSY_S = 0.05, LONGEST_BUSY_S = 0.25; /* between two reports, during a rollout */
@@ -34,6 +35,7 @@ enum { MOST_LINES = 32 }; /* of a rollout's changes, for display */
  */
 static const int OFTEN = 20;
 static const double LOG_AFTER_S = 30.0;
+static const double REVOKED_AGAIN_S = 60;
 static const double FETCH_S = 0.3; /* time for pieces of a program between two reports */
 
 struct agent {
@@ -45,6 +47,7 @@ struct agent {
     double idle_s, busy_s; /* between two reports; during a rollout */
     double answered_in_s;  /* the last report */
     double fetch_s;        /* earliest time for the next: ps 0 limits the rate of programs */
+    double revoked_s;      /* likewise for a list of revoked keys, after one that was refused */
     pthread_t thread;
     bool runs, arrived; /* arrived: it has reached ps 0 */
     atomic_bool end, rolling;
@@ -83,6 +86,7 @@ static bool ask_leader(struct agent *agent, const struct message_report *report,
                                                   .step = reply->step,
                                                   .manifest_size = size},
                                         .state = (enum rollout_state)reply->state,
+                                        .revoked = reply->revoked,
                                         .has_model = channel->frame.generation > 0};
     }
     if (done && size > 0) {
@@ -195,6 +199,42 @@ static void fetch(struct agent *agent)
     free(chunk);
 }
 
+static bool receive_revoked(struct agent *agent, struct error *error)
+{
+    const struct agent_options *options = &agent->options;
+    const struct credentials *credentials = options->identity->credentials;
+    struct channel *channel = &agent->link.channel;
+    const struct message_get_revoked wanted = {.number = revoked_number(credentials)};
+    const double deadline_s = clock_monotonic_s() + ANSWER_S;
+    bool done = channel_call(channel, MESSAGE_get_revoked, &wanted, MESSAGE_revoked, deadline_s, NULL, error);
+    const size_t size = done ? channel->bulk_left : 0; /* at most REVOCATION_MAX_BYTES: net/message_table.h */
+    uint8_t *bytes = done ? malloc(size + 1) : NULL;
+    done = done && (bytes || error_set(error, "out of memory")) &&
+           channel_read_bulk(channel, bytes, size, deadline_s, error);
+    if (!done) {
+        link_lost(&agent->link, NULL);
+    }
+    done = done && revoked_take(options->config, credentials, &options->who, REVOKED_BY_PS_0, bytes, size, error);
+    free(bytes);
+    return done;
+}
+
+/* Fetches the list of revoked keys if ps 0 has a later one. One that is refused is asked for again after a while. */
+static void fetch_revoked(struct agent *agent, uint64_t number)
+{
+    const struct credentials *credentials = agent->options.identity->credentials;
+    struct error error;
+    if (agent->options.ask || !credentials || number <= revoked_number(credentials) ||
+        clock_monotonic_s() < agent->revoked_s) {
+        return;
+    }
+    if (!receive_revoked(agent, &error)) {
+        agent->revoked_s = clock_monotonic_s() + REVOKED_AGAIN_S;
+        log_warning("list %llu of revoked keys, which ps 0 has, is not in force here: %s", (unsigned long long)number,
+                    error.text);
+    }
+}
+
 /* Sends one report, and acts on the answer; false if ps 0 was not reached. */
 static bool poll_once(struct agent *agent, bool *busy, struct error *error)
 {
@@ -208,6 +248,7 @@ static bool poll_once(struct agent *agent, bool *busy, struct error *error)
                                           .ready = state.ready,
                                           .loss = options->loss ? options->loss(options->context) : -1.0f,
                                           .digest = agent->participant.digest,
+                                          .revoked = revoked_number(options->identity->credentials),
                                           .message = state.message};
     const double asked_s = clock_monotonic_s();
     if (!(options->ask ? options->ask(options->context, &report, &answer, error)
@@ -231,6 +272,7 @@ static bool poll_once(struct agent *agent, bool *busy, struct error *error)
         update_identity(agent);
     }
     free((void *)(uintptr_t)answer.order.manifest);
+    fetch_revoked(agent, answer.revoked);
     fetch(agent);
     publish(agent, answer.state);
     return true;

@@ -142,13 +142,7 @@ bool lineage_adopts(const struct config *config, const char *digest, bool *may_l
 
 enum { SETS = 2 };
 
-/* Operators' keys that this machine trusts: those of operator.pub, and of the one before. */
-struct operators {
-    struct operator_keys sets[SETS];
-    int count;
-};
-
-static bool read_operators(const char *config_path, struct operators *operators, struct error *error)
+bool operators_read(const char *config_path, struct operators *operators, struct error *error)
 {
     static const char *const names[SETS] = {"operator.pub", "operator.pub.previous"};
     const char *slash = strrchr(config_path, '/');
@@ -217,7 +211,7 @@ bool lineage_vouches(const char *config_path, uint64_t version, const char *dige
     char path[VERSIONS_PATH];
     struct operators operators;
     const struct config config = {.path = path};
-    if (!read_operators(config_path, &operators, error)) {
+    if (!operators_read(config_path, &operators, error)) {
         return false;
     }
     snprintf(path, sizeof path, "%s", config_path);
@@ -423,6 +417,7 @@ bool record_read(const struct versions *versions, bool *there, struct record *re
 /* --- The audit log --- */
 
 static const double AUDIT_MINUTE_S = 60;
+#define AUDIT_MENDED "mended" /* what a line does that stands for an unfinished one */
 enum { AUDIT_BURST = 10, AUDIT_LINE = 2048, AUDIT_PREV = sizeof ",\"prev\":\"\"}" - 1 + AUDIT_HASH_HEX };
 
 bool audit_may_write(struct audit_meter *meter, double now_s, uint64_t *left_out)
@@ -453,18 +448,32 @@ static void hash_line(const char *line, size_t size, char hex[AUDIT_HASH_HEX + 1
     sodium_bin2hex(hex, AUDIT_HASH_HEX + 1, hash, sizeof hash);
 }
 
-/* The hash of the last line of a file; zeros: it has none. *is_torn: a power cut left part of one. */
-static bool hash_last(const char *path, char hex[AUDIT_HASH_HEX + 1], bool *is_torn, struct error *error)
+/* The end of a file. */
+struct audit_tail {
+    char last[AUDIT_HASH_HEX + 1], before[AUDIT_HASH_HEX + 1]; /* of its last two whole lines; zeros: there is none */
+    off_t size;
+    size_t torn; /* bytes after its last whole line */
+    char text[4 * AUDIT_LINE + 1];
+    const char *torn_text; /* in `text`; at most its size */
+};
+
+static void no_hash(char hex[AUDIT_HASH_HEX + 1])
 {
-    char text[AUDIT_LINE];
+    memset(hex, '0', AUDIT_HASH_HEX);
+    hex[AUDIT_HASH_HEX] = '\0';
+}
+
+static bool read_tail(const char *path, struct audit_tail *tail, struct error *error)
+{
     struct stat status;
     ssize_t got = -1;
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    memset(hex, '0', AUDIT_HASH_HEX);
-    hex[AUDIT_HASH_HEX] = '\0';
+    no_hash(tail->last);
+    no_hash(tail->before);
     if (fd >= 0 && fstat(fd, &status) == 0) {
-        const off_t from = status.st_size > (off_t)sizeof text ? status.st_size - (off_t)sizeof text : 0;
-        got = pread(fd, text, sizeof text, from);
+        const off_t most = sizeof tail->text - 1;
+        tail->size = status.st_size;
+        got = pread(fd, tail->text, (size_t)most, tail->size > most ? tail->size - most : 0);
     }
     if (got < 0) {
         file_error(error, path, "cannot be read", errno);
@@ -472,11 +481,14 @@ static bool hash_last(const char *path, char hex[AUDIT_HASH_HEX + 1], bool *is_t
     if (fd >= 0) {
         close(fd);
     }
-    *is_torn = got > 0 && text[got - 1] != '\n';
-    if (got > 0) {
-        const size_t size = (size_t)got - (*is_torn ? 0 : 1);
-        const char *newline = memrchr(text, '\n', size), *line = newline ? newline + 1 : text;
-        hash_line(line, size - (size_t)(line - text), hex);
+    const char *end = got > 0 ? memrchr(tail->text, '\n', (size_t)got) : NULL; /* of the last whole line */
+    tail->torn_text = end ? end + 1 : tail->text;
+    tail->torn = got > 0 ? (size_t)(tail->text + got - tail->torn_text) : 0;
+    for (int i = 0; i < 2 && end; i++) {
+        const char *newline = end > tail->text ? memrchr(tail->text, '\n', (size_t)(end - tail->text)) : NULL;
+        const char *line = newline ? newline + 1 : tail->text;
+        hash_line(line, (size_t)(end - line), i == 0 ? tail->last : tail->before);
+        end = newline;
     }
     return got >= 0;
 }
@@ -518,63 +530,150 @@ static void name_head(const char *path, char head[VERSIONS_PATH])
     snprintf(head, VERSIONS_PATH, "%.*shead", (int)(strlen(path) - strlen("log")), path);
 }
 
-/* The line, which ends in a brace, linked to the one before it. */
-static bool write_linked(const char *path, int fd, char *line, const char *prev, bool is_torn, struct error *error)
+/* The line, which ends in a brace, linked to the one before it; prev: its hash, and then that of this one. */
+static bool write_linked(const char *path, int fd, const char *line, char prev[AUDIT_HASH_HEX + 1], bool ends_torn,
+                         struct error *error)
 {
-    char head[VERSIONS_PATH], hex[AUDIT_HASH_HEX + 1], text[AUDIT_LINE + 2];
-    const int size = snprintf(text, sizeof text, "%s%.*s,\"prev\":\"%s\"}\n", is_torn ? "\n" : "",
+    char head[VERSIONS_PATH], text[AUDIT_LINE + 2];
+    const int size = snprintf(text, sizeof text, "%s%.*s,\"prev\":\"%s\"}\n", ends_torn ? "\n" : "",
                               (int)strlen(line) - 1, line, prev);
-    const size_t skipped = is_torn ? 1 : 0;
-    hash_line(text + skipped, (size_t)size - skipped - 1, hex);
+    const size_t skipped = ends_torn ? 1 : 0;
+    hash_line(text + skipped, (size_t)size - skipped - 1, prev);
     if (write(fd, text, (size_t)size) != size || fsync(fd) != 0) {
         return file_error(error, path, "cannot be written", errno);
     }
     name_head(path, head);
-    return checked_line_write(head, hex, error);
+    return checked_line_write(head, prev, error);
+}
+
+/* What audit.head names; zeros: it is not there, or damaged. */
+static void read_head(const char *path, char named[AUDIT_HASH_HEX + 1])
+{
+    char head[VERSIONS_PATH], line[CHECKED_LINE];
+    struct error ignored;
+    name_head(path, head);
+    no_hash(named);
+    if (file_exists(head) && checked_line_read(head, line, &ignored) && strlen(line) == AUDIT_HASH_HEX) {
+        memcpy(named, line, AUDIT_HASH_HEX);
+    }
 }
 
 /*
- * The hash that the next line names. A process may have died between a full file's rename and the new one's first line:
- * then the chain goes on from the former file, if audit.head names its last line. An empty file is no such sign.
+ * Is what follows the last whole line the beginning of one that was being written when the power failed? Then
+ * audit.head does not name it yet, but the line before it, or the one before that. Had a whole line been cut,
+ * audit.head would name that one.
  */
-static bool find_last(const char *path, int fd, char prev[AUDIT_HASH_HEX + 1], bool *is_torn, struct error *error)
+static bool is_unfinished(const struct audit_tail *tail, const char named[AUDIT_HASH_HEX + 1])
 {
-    char former[VERSIONS_PATH + 4], head[VERSIONS_PATH], named[CHECKED_LINE], last[AUDIT_HASH_HEX + 1];
-    struct stat status;
+    char none[AUDIT_HASH_HEX + 1];
+    no_hash(none);
+    const bool is_second = strcmp(named, none) != 0 && strcmp(named, tail->before) == 0;
+    return tail->torn > 0 && tail->torn < AUDIT_LINE && (strcmp(named, tail->last) == 0 || is_second);
+}
+
+/*
+ * The hash that the next line names. A process may have died between a full file's rename and the new one's first whole
+ * line: then the chain goes on from the former file, if audit.head names its last line. An empty file is no such sign.
+ */
+static bool find_tail(const char *path, struct audit_tail *tail, char named[AUDIT_HASH_HEX + 1], struct error *error)
+{
+    char former[VERSIONS_PATH + 4];
     struct error ignored;
-    bool ends_torn;
     snprintf(former, sizeof former, "%s.1", path);
-    name_head(path, head);
-    if (!hash_last(path, prev, is_torn, error)) {
+    read_head(path, named);
+    if (!read_tail(path, tail, error)) {
         return false;
     }
-    if (fstat(fd, &status) == 0 && status.st_size == 0 && file_exists(former) &&
-        hash_last(former, last, &ends_torn, &ignored) && checked_line_read(head, named, &ignored) &&
-        strcmp(named, last) == 0) {
-        memcpy(prev, last, sizeof last);
+    struct audit_tail *before = (off_t)tail->torn == tail->size && file_exists(former) ? malloc(sizeof *before) : NULL;
+    if (before && read_tail(former, before, &ignored) && before->torn == 0 && strcmp(named, before->last) == 0) {
+        memcpy(tail->last, before->last, sizeof tail->last);
     }
+    free(before);
     return true;
 }
 
-static void append(const char *path, char *line)
+/* What a line that says so keeps of one that is unfinished. */
+static void describe_unfinished(const struct audit_tail *tail, char text[AUDIT_LINE])
 {
-    char prev[AUDIT_HASH_HEX + 1];
-    bool is_torn = false, done = false;
-    struct stat status;
-    struct error error;
-    int fd = open_log(path, &error);
-    if (fd >= 0 && find_last(path, fd, prev, &is_torn, &error)) {
-        if (fstat(fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
-            fd = begin_new_log(path, fd, &error);
-            is_torn = false;
-        }
-        done = fd >= 0 && write_linked(path, fd, line, prev, is_torn, &error);
+    enum { SHOWN = 256 };
+    char shown[SHOWN + 1];
+    size_t size = 0;
+    for (; size < tail->torn && size < SHOWN; size++) {
+        const char byte = tail->torn_text[size];
+        shown[size] = (char)(byte >= ' ' && byte <= '~' && byte != '"' && byte != '\\' ? byte
+                             : byte == '"'                                             ? '\''
+                                                                                       : '?');
     }
-    if (!done) {
+    shown[size] = '\0';
+    snprintf(text, AUDIT_LINE,
+             "{\"what\":\"" AUDIT_MENDED "\",\"outcome\":\"the process ended while it wrote the line that began here, "
+             "of which there were %zu bytes: %s\"}",
+             tail->torn, shown);
+}
+
+/* Ends what a power cut left of a line: it is replaced by a whole one, in the chain, that quotes it. */
+static bool mend(const char *path, int fd, struct audit_tail *tail, char prev[AUDIT_HASH_HEX + 1], struct error *error)
+{
+    char line[AUDIT_LINE];
+    describe_unfinished(tail, line);
+    if (ftruncate(fd, tail->size - (off_t)tail->torn) != 0) {
+        return file_error(error, path, "cannot be mended", errno);
+    }
+    tail->torn = 0;
+    log_warning("%s: its last line was unfinished; a line that says so is in its place", path);
+    return write_linked(path, fd, line, prev, false, error);
+}
+
+/* line: NULL if only what is unfinished is to be mended. */
+static bool append_to(const char *path, int *fd, const char *line, struct audit_tail *tail, struct error *error)
+{
+    char prev[AUDIT_HASH_HEX + 1], named[AUDIT_HASH_HEX + 1];
+    struct stat status;
+    if (!find_tail(path, tail, named, error)) {
+        return false;
+    }
+    memcpy(prev, tail->last, sizeof prev);
+    if (is_unfinished(tail, named) && !mend(path, *fd, tail, prev, error)) {
+        return false;
+    }
+    if (!line) {
+        return true;
+    }
+    if (tail->torn > 0) { /* no power cut: it stays, and does not verify */
+        hash_line(tail->torn_text, tail->torn, prev);
+    }
+    bool ends_torn = tail->torn > 0;
+    if (fstat(*fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
+        *fd = begin_new_log(path, *fd, error);
+        ends_torn = false;
+    }
+    return *fd >= 0 && write_linked(path, *fd, line, prev, ends_torn, error);
+}
+
+static void append(const char *path, const char *line)
+{
+    struct error error;
+    struct audit_tail *tail = malloc(sizeof *tail);
+    int fd = tail ? open_log(path, &error) : -1;
+    if (!tail) {
+        error_set(&error, "out of memory");
+    }
+    if (fd < 0 || !append_to(path, &fd, line, tail, &error)) {
         log_warning("can't append to the audit log: %s", error.text);
     }
     if (fd >= 0) {
         close(fd);
+    }
+    free(tail);
+}
+
+void audit_mend(const char *config_path)
+{
+    char path[VERSIONS_PATH];
+    struct error ignored;
+    struct stat status;
+    if (versions_path(config_path, "audit.log", path, &ignored) && stat(path, &status) == 0 && status.st_size > 0) {
+        append(path, NULL);
     }
 }
 
@@ -612,7 +711,7 @@ void audit_write(const struct versions *versions, const struct audit_entry *entr
 
 /* Lines read so far, and the hashes of the last two. */
 struct audit_chain {
-    size_t lines;
+    size_t lines, mended;
     char before[AUDIT_HASH_HEX + 1], last[AUDIT_HASH_HEX + 1];
 };
 
@@ -626,7 +725,9 @@ static const char *find_prev(const char *line, size_t size)
 
 static bool check_line(struct audit_chain *chain, const char *line, size_t size, bool may_begin)
 {
+    static const char mended[] = "{\"what\":\"" AUDIT_MENDED "\"";
     const char *prev = find_prev(line, size);
+    chain->mended += size > sizeof mended && memcmp(line, mended, sizeof mended - 1) == 0;
     const bool follows = prev && (memcmp(prev, chain->last, AUDIT_HASH_HEX) == 0 || (may_begin && chain->lines == 0));
     memcpy(chain->before, chain->last, sizeof chain->before);
     hash_line(line, size, chain->last);
@@ -634,8 +735,12 @@ static bool check_line(struct audit_chain *chain, const char *line, size_t size,
     return follows;
 }
 
-/* may_begin: lines before the first one of this file were dropped when it became too large. */
-static bool check_log(struct audit_chain *chain, const char *path, bool may_begin, struct error *error)
+/*
+ * may_begin: lines before the first one of this file were dropped when it became too large. unfinished: how many bytes
+ * of a last line may be left out, because its writer was interrupted.
+ */
+static bool check_log(struct audit_chain *chain, const char *path, bool may_begin, size_t unfinished,
+                      struct error *error)
 {
     uint8_t *bytes;
     size_t size, number = 0;
@@ -643,7 +748,7 @@ static bool check_log(struct audit_chain *chain, const char *path, bool may_begi
     if (!file_read(path, 2 * AUDIT_MAX_BYTES, &bytes, &size, error)) {
         return false;
     }
-    const char *at = (const char *)bytes, *end = at + size;
+    const char *at = (const char *)bytes, *end = at + size - (unfinished < size ? unfinished : size);
     while (at < end && done) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         number++;
@@ -657,20 +762,29 @@ static bool check_log(struct audit_chain *chain, const char *path, bool may_begi
                              path, number);
 }
 
-bool audit_verify(const struct versions *versions, size_t *lines, char last[AUDIT_HASH_HEX + 1], struct error *error)
+bool audit_verify(const struct versions *versions, struct audit_state *state, struct error *error)
 {
     struct audit_chain chain = {.lines = 0};
     char path[VERSIONS_PATH], former[VERSIONS_PATH], head[VERSIONS_PATH], line[CHECKED_LINE];
-    memset(chain.last, '0', AUDIT_HASH_HEX);
-    if (!file_join(path, sizeof path, versions->folder, "audit.log", error) ||
-        !file_join(former, sizeof former, versions->folder, "audit.log.1", error) ||
-        !file_join(head, sizeof head, versions->folder, "audit.head", error) ||
-        (file_exists(former) && !check_log(&chain, former, true, error)) || !check_log(&chain, path, false, error) ||
-        !checked_line_read(head, line, error)) {
+    char named[AUDIT_HASH_HEX + 1];
+    struct audit_tail *tail = malloc(sizeof *tail);
+    no_hash(chain.last);
+    bool done = (tail || error_set(error, "out of memory")) &&
+                file_join(path, sizeof path, versions->folder, "audit.log", error) &&
+                file_join(former, sizeof former, versions->folder, "audit.log.1", error) &&
+                file_join(head, sizeof head, versions->folder, "audit.head", error) &&
+                find_tail(path, tail, named, error);
+    const size_t unfinished = done && is_unfinished(tail, named) ? tail->torn : 0;
+    free(tail);
+    done = done && (!file_exists(former) || check_log(&chain, former, true, 0, error)) &&
+           check_log(&chain, path, false, unfinished, error) && checked_line_read(head, line, error);
+    if (!done) {
         return false;
     }
-    *lines = chain.lines;
-    memcpy(last, chain.last, sizeof chain.last);
+    state->lines = chain.lines;
+    state->mended = chain.mended;
+    state->unfinished = unfinished;
+    memcpy(state->last, chain.last, sizeof chain.last);
     /* A power cut may have come between the two. */
     return strcmp(line, chain.last) == 0 || (chain.lines > 1 && strcmp(line, chain.before) == 0) ||
            error_set(error, "%s: its last line is not the one that %s names: lines at its end were removed or changed",

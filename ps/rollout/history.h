@@ -21,6 +21,7 @@
 #include "base/config.h"
 #include "base/config/versions.h"
 #include "base/error.h"
+#include "net/operator_key.h"
 #include "ps/rollout/decide.h"
 
 /* --- The origin of this process's config --- */
@@ -64,6 +65,13 @@ bool lineage_adopts(const struct config *config, const char *digest, bool *may_l
  */
 bool lineage_vouches(const char *config_path, uint64_t version, const char *digest, struct error *error);
 
+/* Operators' keys that this machine trusts: those of operator.pub, and, if it is there, of operator.pub.previous. */
+struct operators {
+    struct operator_keys sets[2];
+    int count;
+};
+bool operators_read(const char *config_path, struct operators *operators, struct error *error);
+
 /* --- The leader's state across restarts --- */
 
 struct record {
@@ -100,11 +108,24 @@ struct audit_entry {
 void audit_write(const struct versions *versions, const struct audit_entry *entry);
 
 /*
- * True if no line of this machine's log was changed, removed, added or moved since it was written. *last: the hash of
- * the last line, by which all before it are known. The error names the file and the line. Whoever can write to the
- * folder can also make all hashes anew: only a hash that was noted elsewhere tells.
+ * If the process, or the machine, ended while it wrote the last line, a whole line in the chain takes its place, which
+ * says so and quotes it: {"what":"mended","outcome":"...","prev":"..."}. So it does before the next line, anyway.
  */
-bool audit_verify(const struct versions *versions, size_t *lines, char last[AUDIT_HASH_HEX + 1], struct error *error);
+void audit_mend(const char *config_path);
+
+struct audit_state {
+    size_t lines;
+    size_t mended;                 /* of these, those that stand for an unfinished one */
+    size_t unfinished;             /* bytes of a last line that is still to be mended; 0: none */
+    char last[AUDIT_HASH_HEX + 1]; /* the hash of the last line, by which all before it are known */
+};
+
+/*
+ * True if no line of this machine's log was changed, removed, added or moved since it was written; an unfinished one is
+ * none. The error names the file and the line. Whoever can write to the folder can also make all hashes anew: only a
+ * hash that was noted elsewhere tells.
+ */
+bool audit_verify(const struct versions *versions, struct audit_state *state, struct error *error);
 
 /*
  * Limits the lines that unsigned requests may cause: a few at once, then one a minute. Starts as zeros; one thread at a

@@ -788,6 +788,9 @@ void participant_create(struct rollout_participant *participant, const struct co
     *participant = (struct rollout_participant){
         .config = config, .host = *host, .who = who, .version = (uint64_t)config->fleet.version};
     load_state(participant);
+    if (config->path) {
+        audit_mend(config->path);
+    }
     config_drift_begin(&participant->drift, config);
     config_digest(config, participant->digest);
 }

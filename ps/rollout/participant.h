@@ -163,7 +163,8 @@ struct agent;
 struct agent_answer {
     struct participant_order order;
     enum rollout_state state;
-    bool has_model; /* ps 0 */
+    bool has_model;   /* ps 0 */
+    uint64_t revoked; /* the number of ps 0's list of revoked keys; 0: none */
 };
 
 struct agent_options {

@@ -45,6 +45,7 @@ static const struct request *request_of(uint16_t type)
         [MESSAGE_get_status] = {SENDERS_ALL, serve_get_status},
         [MESSAGE_report] = {SENDERS_ALL, serve_report},
         [MESSAGE_get_program] = {SENDERS_ALL, serve_get_program},
+        [MESSAGE_get_revoked] = {SENDERS_ALL, serve_get_revoked},
 
         [MESSAGE_heartbeat] = {SENDERS_WORKERS, serve_heartbeat, .is_quick = true},
         [MESSAGE_get_model] = {SENDERS_WORKERS, serve_get_model},
@@ -72,6 +73,7 @@ static const struct request *request_of(uint16_t type)
         [MESSAGE_abort_rollout] = {SENDERS_OPERATORS, serve_abort_rollout},
         [MESSAGE_offer_program] = {SENDERS_OPERATORS, serve_offer_program},
         [MESSAGE_put_program] = {SENDERS_OPERATORS, serve_put_program},
+        [MESSAGE_revoke] = {SENDERS_OPERATORS, serve_revoke},
 
         [MESSAGE_get_place] = {SENDERS_WITHOUT_INDEX, serve_get_place},
     };

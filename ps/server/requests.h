@@ -157,4 +157,8 @@ bool serve_report(struct session *session, struct error *error);
 bool serve_propose(struct session *session, struct error *error);
 bool serve_abort_rollout(struct session *session, struct error *error);
 
+/* Revoked keys. */
+bool serve_revoke(struct session *session, struct error *error);
+bool serve_get_revoked(struct session *session, struct error *error);
+
 #endif

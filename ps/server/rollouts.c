@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "ps/rollout/revoked.h"
 #include "ps/server/coordinator.h"
 
 enum { MOST_WAIT_MS = 60000, LEAST_PIECE = 4 << 10 };
@@ -456,6 +457,7 @@ bool serve_report(struct session *session, struct error *error)
     channel->generation = job_initialised(&server->job) ? server->job.generation : 0;
     answer.highest = coordinator->highest > answer.version ? coordinator->highest : answer.version;
     server_unlock(server);
+    answer.revoked = revoked_number(server->identity.credentials);
     answer.members = texts.members;
     answer.job = texts.job;
     answer.local = texts.local;
@@ -469,6 +471,51 @@ bool serve_report(struct session *session, struct error *error)
                                    .bulk_parts = texts.manifest ? 1 : 0};
     bool sent = channel_send_frame(channel, &frame, serve_deadline(), error);
     free_texts(&texts);
+    return sent;
+}
+
+/* --- Revoked keys --- */
+
+bool serve_revoke(struct session *session, struct error *error)
+{
+    struct server *server = session->server;
+    struct rollout_coordinator *coordinator = server->coordinator;
+    const struct member self = {MEMBER_PS, server->index};
+    const uint64_t request = session->channel->frame.request, number = session->channel->message.revoke.number;
+    struct error why;
+    uint8_t *bytes;
+    size_t size;
+    if (!serve_read_bulk(session, &bytes, &size, error)) {
+        return false;
+    }
+    const bool done = coordinator->leads ? revoked_take(server->launched, server->identity.credentials, &self,
+                                                        REVOKED_BY_OPERATOR, bytes, size, &why)
+                                         : error_set(&why, not_here);
+    free(bytes);
+    if (!done) {
+        coordinator_log_refusal(coordinator, "unknown", "revoke", number, why.text);
+        return serve_send_error(session, request, ERROR_NOT_ALLOWED, why.text, error);
+    }
+    note_signature(session);
+    return serve_send_done(session, request, -1, error);
+}
+
+bool serve_get_revoked(struct session *session, struct error *error)
+{
+    const struct server *server = session->server;
+    const uint64_t request = session->channel->frame.request;
+    uint8_t *bytes;
+    size_t size;
+    struct error why;
+    if (!revoked_read(server->launched, &bytes, &size, &why)) {
+        return serve_send_error(session, request, ERROR_INTERNAL, why.text, error);
+    }
+    const struct message_revoked answer = {.number = revoked_number(server->identity.credentials)};
+    struct iovec bulk = {bytes, size};
+    const struct outgoing frame = {
+        .type = MESSAGE_revoked, .request = request, .message = &answer, .bulk = &bulk, .bulk_parts = bytes ? 1 : 0};
+    const bool sent = channel_send_frame(session->channel, &frame, serve_deadline(), error);
+    free(bytes);
     return sent;
 }
 

@@ -49,6 +49,7 @@ const percent = share => `${(100 * share).toFixed(1)}%`;
 function forget() {
     byId('prediction').textContent = byId('scaled').textContent = '';
     show('values', false);
+    show('explanation', false);
     show('calls', false);
 }
 
@@ -58,7 +59,11 @@ function present(reply) {
     const best = outputs.label ? outputs.label[0] : null;
     byId('prediction').textContent = best === null ? main.data.map(isShare ? percent : number).join(', ') : best;
     byId('version').textContent = `version ${reply.model_version}`;
-    byId('scaled').textContent = '';
+    byId('scaled').textContent = [
+        ...(outputs.interval_low || []).map((low, i) => `${number(low)} to ${number(outputs.interval_high[i])}`),
+        ...(outputs.spread ? [`its nets differ by ${outputs.spread.map(isShare ? percent : number).join(', ')} ` +
+            '(standard deviation)'] : [])].join('; ');
+    show('explanation', false);
     const body = byId('values').tBodies[0];
     body.replaceChildren();
     const labels = model.labels || [];
@@ -84,7 +89,8 @@ async function predict(inputs) {
     }
     pending = {};
     try {
-        present(await ask(`v2/models/${model.name}/infer`, {method: 'POST', body: JSON.stringify({inputs})}));
+        const body = JSON.stringify({inputs, ...(model.hasSpread ? {parameters: {spread: true}} : {})});
+        present(await ask(`v2/models/${model.name}/infer`, {method: 'POST', body}));
         showError();
         showCalls(inputs);
     } catch (error) {
@@ -94,6 +100,39 @@ async function predict(inputs) {
     pending = null;
     if (next) predict(next);
 }
+
+// --- Explanations ---
+
+// Of one target, the largest contributions first; a model of several targets has several explanations.
+function presentExplanation(reply) {
+    const one = [reply.explanations[0]].flat()[0];
+    const isShare = 'probability' in one, told = isShare ? percent : number;
+    byId('explained').textContent = `${isShare ? `probability of ${one.class ?? one.target}` : one.target}: ` +
+        `${told(one.probability ?? one.prediction)}; mean over ${number(reply.background_rows)} rows: ` +
+        `${told(one.mean)}. What each column contributes to the difference, and its standard error:`;
+    const ranked = Object.entries(one.contributions).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
+    byId('contributions').replaceChildren(...ranked.map(([name, value]) => {
+        const row = document.createElement('tr');
+        cell(row, name);
+        cell(row, `${value >= 0 ? '+' : ''}${told(value)}`);
+        cell(row, `± ${told(one.errors[name])}`);
+        return row;
+    }));
+    show('explanation', true);
+}
+
+byId('explain').addEventListener('click', async () => {
+    const inputs = fieldInputs();
+    await predict(inputs);
+    try {
+        const row = Object.fromEntries(inputs.map(input => [input.name, valueOf(input)]));
+        const reply = await ask(`v1/models/${model.name}:explain`,
+            {method: 'POST', body: JSON.stringify({instances: [row]})});
+        presentExplanation(reply);
+    } catch (error) {
+        showError(error.message);
+    }
+});
 
 // --- The same from a program ---
 
@@ -242,12 +281,16 @@ byId('example').addEventListener('click', () => {
     byId('columns').requestSubmit();
 });
 
-byId('columns').addEventListener('submit', event => {
-    event.preventDefault();
-    predict(model.inputs.map((input, i) => {
+function fieldInputs() {
+    return model.inputs.map((input, i) => {
         const text = byId(`field-${i}`).value.trim();
         return {name: input.name, datatype: 'BYTES', shape: [1], data: [text === '' ? null : text]};
-    }));
+    });
+}
+
+byId('columns').addEventListener('submit', event => {
+    event.preventDefault();
+    predict(fieldInputs());
 });
 
 // --- Drift ---
@@ -288,6 +331,7 @@ async function choose(name) {
         const isDrawn = isOfPictures && String(shape) === `${SIDE},${SIDE},1`;
         byId('version').textContent = `version ${model.versions[0]}`;
         model.labels = (model.parameters || {}).labels;
+        model.hasSpread = model.outputs.some(output => output.name === 'spread');
         byId('name').textContent = byId('model').options.length > 1 ? 'trainer serve' : model.name;
         show('try', true);
         show('drawing', isOfPictures);

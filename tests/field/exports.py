@@ -2,7 +2,7 @@
 
 import random
 
-from field.case import TRAIN, Case, accuracy, fails, file_holds, learnable, matches, never_says, says
+from field.case import TRAIN, Case, accuracy, fails, file_holds, learnable, lines_of, matches, never_says, r2, says
 
 HEADER, *ROWS = learnable().splitlines()
 SPELLINGS = {"on": ["TRUE", "true", "Yes", "yes", "1", "Y", "T", "True"],
@@ -21,6 +21,13 @@ def file(*lines, end="\n"):
 
 def quoted(write):
     return lambda value: f'"{write(value)}"'
+
+
+def sales(names=("north", "south", "west"), rows=150):
+    draw = random.Random(11)
+    lines = [(names[i % 3], draw.randrange(10, 60)) for i in range(rows)]
+    return "region;staff;y\n" + "".join(f"{name};{staff};{1000 * staff + 9000 * names.index(name)}\n"
+                                        for name, staff in lines)
 
 
 def spelt(rows=200):
@@ -49,6 +56,19 @@ CASES = [
     Case("unit_of_few_classes", "auto-mpg: 4 cyl, 6 cyl, 8 cyl as what is to be learned keep their names",
          file("a,b,y", *[f"{100 * (i % 3) + i % 9},{i % 5},{4 + 2 * (i % 3)} cyl" for i in range(150)]),
          [f"{TRAIN} --train_dir=run", "trainer inspect run"], [says("4 cyl")]),
+    Case("codes_with_a_suffix", "UCI Gas Sensor forums, Kaggle: house numbers 1A to 150A as what is to be learned",
+         file("a,b,y", *[f"{i % 9},{i % 5},{i % 150}A" for i in range(450)]), [TRAIN],
+         [says("target y: its values are read as numbers with the unit A and learned as a quantity (regression)",
+               "--categorical=y")]),
+    Case("codes_with_zeros", "pandas#8212, Excel: ZIP codes lose the zeros in front",
+         file("a,zip,y", *[f"{i % 9},{i % 50:05},{'high' if i % 9 > 4 else 'low'}" for i in range(150)]), [TRAIN],
+         [accuracy(0.9), says("column zip: some numbers have zeros in front", "--categorical=zip")]),
+    Case("codes_with_zeros_as_target", "the same as what is to be learned",
+         file("a,b,y", *[f"{i % 9},{i % 5},{i % 150:05}" for i in range(450)]), [TRAIN],
+         [says("target y: its values are read as numbers, some with zeros in front,", "--categorical=y")]),
+    Case("classes_that_are_fractions", "skll#436: --loss=softmax where the numbers are not whole",
+         file("a,b,y", *[f"{100 * (i % 3) + i % 9},{i % 5},{i % 3 + 0.5}" for i in range(150)]),
+         [f"{TRAIN} --loss=softmax"], [accuracy(0.9), says("class 0.5", "class 2.5")]),
     Case("unit_in_requests", "who asks writes the unit or leaves it out",
          {"d/train.csv": learnable(lambda v: f"{v} kg"), "new.csv": "a,b\n980.5 kg,1\n101,1\n980.5kg,1\n"},
          [f"{TRAIN} --train_dir=run", "trainer predict run new.csv --out=out.csv"],
@@ -87,10 +107,20 @@ CASES = [
          file("t,b,y", *[f"{i % 24:02}:{i % 60:02},{i % 7},{'day' if 6 <= i % 24 < 18 else 'night'}"
                          for i in range(200)]), [TRAIN], [accuracy(0.75)]),
     Case("truth_in_many_spellings", "readr: TRUE, T, yes and 1 in one column", spelt(), [TRAIN], [accuracy(0.9)]),
-    Case("total_below", "Excel: a last line of totals", file(HEADER, *ROWS, "Total,7011,"), [TRAIN],
-         [fails("train.csv:152", "column y: is empty", "--max_bad_records")]),
-    Case("total_left_out", "the same, and one may be left out", file(HEADER, *ROWS, "Total,7011,"),
-         [f"{TRAIN} --max_bad_records=1"], [accuracy(0.75)]),
+    Case("total_below", "janitor::adorn_totals, Excel: a last line of totals", file(HEADER, *ROWS, "Total,7011,"),
+         [TRAIN], [accuracy(0.75), says('1 line of totals at the end left out, "Total,7011,"')]),
+    Case("totals_of_a_report", "SAP, crystal reports: a sum and an average, after a blank line",
+         {"d/train.csv": sales() + ";;\n\"Summe:\";4711;99999999\nDurchschnitt;31;666666\n"}, [TRAIN],
+         [r2(0.7), says("2 lines of totals at the end left out")]),
+    Case("total_without_a_name", "Excel: =SUM() below a column, and nothing else in the row",
+         {"d/train.csv": sales() + ";;7654321\n"}, [TRAIN],
+         [says("the last row, line 152, has far fewer values than those above; remove it if it is a total")]),
+    Case("total_as_a_category", "Eurostat: sex is M, F or T; a row of a category called Total is one",
+         {"d/train.csv": sales(names=("north", "south", "Total"))}, [TRAIN], [r2(0.7), never_says("of totals")]),
+    Case("total_in_what_is_predicted", "Excel: what is exported to be predicted ends with a total, too",
+         {"d/train.csv": sales(), "new.csv": sales() + "Total;4711;99999999\n"},
+         [f"{TRAIN} --train_dir=run", "trainer predict run new.csv --out=out.csv"],
+         [says("1 line of totals at the end left out"), lines_of("out.csv", 151)]),
     Case("footer", "banks end a file with a line of its own", file(HEADER, *ROWS, "", "Rows: 150"), [TRAIN],
          [fails("train.csv:153", "has 1 fields", "--max_bad_records")]),
     Case("names_again", "cat *.csv: each part brings its names", file(HEADER, *ROWS[:70], HEADER, *ROWS[70:]), [TRAIN],
@@ -102,6 +132,43 @@ CASES = [
     Case("table_of_markdown", "a table copied from a page", file(*["| " + line.replace(",", " | ") + " |" for line in
                                                                   (HEADER, "---,---,---", *ROWS)]), [TRAIN],
          [accuracy(0.75)]),
+    Case("stand_in_for_missing", "scikit-learn SimpleImputer(missing_values=-999), NOAA: -999 is no measurement",
+         {"d/train.csv": learnable(lambda v: "-999" if int(v) % 9 == 0 else str(v))}, [TRAIN],
+         [matches(r"column a: \d+ of its numbers are -999, far from all others.*--missing=-999")]),
+    Case("stand_in_said", "the same, named",
+         {"d/train.csv": learnable(lambda v: "-999" if int(v) % 9 == 0 else str(v))}, [f"{TRAIN} --missing=-999"],
+         [accuracy(0.75), never_says("far from all others")]),
+    Case("error_of_a_formula_first", "Excel: the first row of data begins with #N/A, which is no comment",
+         file(HEADER, "#N/A,5,high", *ROWS), [f"{TRAIN} --test_share=0"],
+         [never_says("left out"), matches(r"129 training, 22 validation rows")]),
+    Case("hexadecimal", "pandas: codes in hexadecimal, some of which look like numbers (1e5)",
+         {"d/train.csv": learnable(lambda v: f"{int(v * 100):05x}")}, [TRAIN],
+         [matches(r"column a is read as text, 1\d\d different ones in")]),
+    Case("invisible_spaces", "Stack Overflow 31522361: U+200B and U+200E behind what was copied from a page",
+         {"d/train.csv": learnable(lambda v: f"\u200e{v}\u200b")}, [TRAIN], [accuracy(0.75), never_says("unit")]),
+    Case("very_small_numbers", "scikit-learn#5602: the variance of tiny numbers underflows",
+         {"d/train.csv": learnable(lambda v: f"{v}e-300")}, [TRAIN], [accuracy(0.75), never_says("goes back")]),
+    Case("classes_by_case", "OpenRefine, cluster and edit: High, high and HIGH",
+         file(HEADER, *[row.upper() if i % 5 == 0 else row for i, row in enumerate(ROWS)]), [TRAIN],
+         [says("classes that differ only by upper and lower case or blanks, such as")]),
+    Case("classes_by_no_break_spaces", "pandas#3950: a label with U+00A0 behind it looks like one without",
+         file(HEADER, *[row + "\u00a0" if i % 5 == 0 else row for i, row in enumerate(ROWS)]), [TRAIN],
+         [says("classes that differ only by upper and lower case or blanks")]),
+    Case("target_of_dates", "pandas: a date as what is to be learned is text, and each day a class",
+         file("a,b,y", *[f"{i % 9},{i % 5},2024-{1 + i // 28 % 4:02}-{1 + i % 28:02}" for i in range(150)]),
+         [f"{TRAIN} --test_share=0"],
+         [matches(r"the target y has 112 different texts in 150 rows, .* each learned as a class")]),
+    Case("target_in_another_case", "pandas KeyError: 'y', where the file has Y",
+         {"d/train.csv": learnable(header="a,b,Y")}, [TRAIN],
+         [fails("has no column y among its 3 (a, b, Y); did you mean Y?")]),
+    Case("delimiter_unknown", "Hive, SAP: fields between ^", {"d/train.csv": learnable(delimiter="^")}, [TRAIN],
+         [fails("fields are separated by , ; tab | or blanks")]),
+    Case("lines_of_json", "BigQuery, Elasticsearch export lines of JSON, whatever the file is called",
+         file(*[f'{{"a": {i}, "y": {i % 2}}}' for i in range(20)]), [TRAIN],
+         [fails("train.csv: is JSON", "pandas.read_json")]),
+    Case("table_to_validate_with", "Hugging Face, Kaggle: train.csv, val.csv and test.csv",
+         {"d/train.csv": learnable(), "d/val.csv": learnable(seed=8), "d/test.csv": learnable(seed=9)}, [TRAIN],
+         [accuracy(0.75), says("d: 1 other table is not used (val.csv)", "--validation_size")]),
     Case("arff", "OpenML, Weka: @relation in front",
          file("% made up", "@relation x", "@attribute a numeric", "@data", *ROWS), [TRAIN],
          [fails("train.csv: is an ARFF file", "save it as CSV")]),

@@ -61,6 +61,14 @@ def turned(seed, kind, format="JPEG", size=(16, 16)):
     return encoded(image.transpose(undo) if undo is not None else image, format, exif=exif)
 
 
+def turned_behind_the_pixels(seed, kind):
+    """The same with PNG's chunk of EXIF data moved to the end."""
+    file = turned(seed, kind, "PNG", (24, 16))
+    at = file.index(b"eXIf") - 4
+    size = 12 + int.from_bytes(file[at:at + 4], "big")
+    return file[:at] + file[at + size:-12] + file[at:at + size] + file[-12:]
+
+
 def mixed(seed, kind):
     side = random.Random(seed).randrange(12, 40)
     return encoded(sides(seed, kind, (side, side + 5)))
@@ -74,6 +82,7 @@ def records(part, count):
 
 SIDES, TILES = of_sides(), folders(lambda seed, kind: encoded(tiles(seed, kind)), ("red", "green"))
 JPEG = folders(lambda seed, kind: encoded(sides(seed, kind), "JPEG", progressive=seed.endswith("1")), ending="jpg")
+JPEG_LEFT = encoded(sides("left", "left"), "JPEG")
 BROKEN = encoded(sides("broken", "left"), "JPEG")[:300]
 
 CASES = [
@@ -94,6 +103,32 @@ CASES = [
     Case("exif_orientation_of_png", "PNG third edition, eXIf; pillow#3043: screenshots of phones are turned, too",
          folders(lambda seed, kind: turned(seed, kind, "PNG", (24, 16))), [TRAIN],
          [accuracy(1), says("pictures of 16x24")]),
+    Case("exif_orientation_behind_the_pixels", "PNG third edition, 11.3.4.5: eXIf may appear before or after IDAT",
+         folders(turned_behind_the_pixels), [TRAIN], [accuracy(1), says("pictures of 16x24")]),
+    Case("classes_alone", "torchvision ImageFolder, keras image_dataset_from_directory: no folder train",
+         {path.replace("d/train/", "d/"): content for path, content in SIDES.items()
+          if "/train/" in path}, [TRAIN], [accuracy(1), says("pictures in d: ", "class left", "class right")]),
+    Case("parts_in_capitals", "Kaggle, intel-image-classification: Train and Test",
+         {path.replace("/train/", "/Train/").replace("/test/", "/Test/"): content for path, content in SIDES.items()},
+         [TRAIN], [accuracy(1), says("of 12)")]),
+    Case("validation_folder", "keras, fastai: train, val and test, of which val is another's validation",
+         {**SIDES, "d/val/left/1.png": encoded(sides("v", "left"))}, [TRAIN],
+         [accuracy(1), says("d/val is not used: the pictures to validate with are held out of d/train")]),
+    Case("class_without_pictures", "keras#13171: a folder that is empty counts as a class",
+         {**SIDES, "d/train/middle/.keep": b""}, [TRAIN],
+         [accuracy(1), says("d/train/middle: holds no pictures, so this class is never learnt")]),
+    Case("pictures_deeper", "torchvision#4925: pictures in folders of folders",
+         {path.replace("/left/", "/left/2024/"): content for path, content in SIDES.items()}, [TRAIN],
+         [fails("one class, right")]),
+    Case("pictures_all_deeper", "the same everywhere", {path.replace("t/", "t/2024/"): content
+                                                        for path, content in SIDES.items() if "/train/" in path},
+         [TRAIN], [fails("d/train: holds no images directly in the folders of its classes"), says("left/2024/")]),
+    Case("equal_pictures", "imagededup: a set of copies; none can be kept for the test alone",
+         {f"d/train/{kind}/{i}.png": encoded(tiles("one", kind)) for kind in ("red", "green") for i in range(9)},
+         [TRAIN], [fails("no picture can be held out for the test", "--test_share=0")]),
+    Case("pictures_without_folders", "Kaggle, dogs-vs-cats: train/cat.0.jpg; the class is in the name",
+         {f"d/train/{kind}.{i}.jpg": JPEG_LEFT for kind in ("cat", "dog") for i in range(3)}, [TRAIN],
+         [fails("folders train and test of pictures by class")]),
     Case("cmyk", "pillow#1662: a JPEG from a print shop has four inks",
          folders(lambda seed, kind: encoded(sides(seed, kind).convert("RGB").convert("CMYK"), "JPEG"), ending="jpg"),
          [TRAIN], [accuracy(1)]),

@@ -40,6 +40,9 @@ def dates(name, source, write, *checks, flags=""):
 TABLE = learnable()
 AMBIGUOUS = "when,y\n" + "".join(f"{1 + i % 12}/{1 + i % 11}/2024,{i % 2}\n" for i in range(150))
 HEADER, *ROWS = TABLE.splitlines()
+GERMAN = "Januar Februar M\u00e4rz April Mai Juni Juli August September Oktober November Dezember"
+FRENCH = "janvier f\u00e9vrier mars avril mai juin juillet ao\u00fbt septembre octobre novembre d\u00e9cembre"
+SPANISH = "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre"
 
 
 def table(*before, rows=None, header=HEADER, after=()):
@@ -148,6 +151,31 @@ CASES = [
     dates("dates_japanese", "pandas, yearfirst: y/m/d of Japan", lambda d: d.strftime("%Y/%m/%d")),
     dates("dates_named", "12 Mar 2024, as SAS and Oracle write", lambda d: d.strftime("%d-%b-%Y")),
     dates("dates_in_words", "March 12, 2024", lambda d: d.strftime("%B %d, %Y")),
+    dates("dates_of_c", "asctime of C, git log: Sun Mar 27 06:30:00 2022",
+          lambda d: d.strftime("%a %b %e %H:%M:%S %Y")),
+    dates("dates_of_unix", "date(1) of coreutils: Sun Mar 27 06:30:00 CET 2022",
+          lambda d: d.strftime("%a %b %e %H:%M:%S CET %Y")),
+    dates("dates_of_web_server", "Apache's mod_log_config, %t: [10/Oct/2000:13:55:36 -0700]",
+          lambda d: d.strftime("[%d/%b/%Y:%H:%M:%S -0700]")),
+    dates("dates_of_digits", "ISO 8601, basic format; RFC 5545: 20220327T063000Z",
+          lambda d: d.strftime("%Y%m%dT%H%M%SZ")),
+    dates("dates_with_zone_name", "dateutil: UnknownTimezoneWarning: tzname CET identified but not understood",
+          lambda d: d.strftime("%Y-%m-%d %H:%M:%S CET")),
+    dates("months_alone", "pandas.Period, invoices: March 2022", lambda d: d.strftime("%B %Y")),
+    dates("dates_in_german_words", "Excel in Germany, TT. MMMM JJJJ: 27. M\u00e4rz 2022",
+          lambda d: f"{d.day}. {GERMAN.split()[d.month - 1]} {d.year}"),
+    dates("dates_in_french_words", "dateparser: 3 ao\u00fbt 2022",
+          lambda d: f"{d.day} {FRENCH.split()[d.month - 1]} {d.year}"),
+    dates("dates_in_spanish_words", "dateparser: 3 de agosto de 2022",
+          lambda d: f"{d.day} de {SPANISH.split()[d.month - 1]} de {d.year}"),
+    dates("dates_of_none", "MySQL's zero date, pandas#15764: 0000-00-00",
+          lambda d: "0000-00-00" if d.day % 9 == 0 else d.strftime("%Y-%m-%d"), flags="--seed=2"),
+    dates("dates_without_end", "SQL Server's temporal tables, pandas OutOfBoundsDatetime: valid to 9999-12-31",
+          lambda d: "9999-12-31" if d.day % 9 == 0 else d.strftime("%Y-%m-%d"),
+          never_says("stands for none"), flags="--missing=9999-12-31"),
+    Case("dates_far_away", "the same where nobody says so", dated(lambda d: "9999-12-31" if d.day % 9 == 0 else
+                                                                   d.strftime("%Y-%m-%d")), [TRAIN],
+         [says("column when: has dates up to the year 9999", "--missing=9999-12-31")]),
     Case("dates_ambiguous", "pandas: 3/4/2024 may be March or April",
          {"d/train.csv": AMBIGUOUS}, [TRAIN],
          [says("day/month or month/day", "--dates=dmy")]),

@@ -25,6 +25,8 @@
 #include "worker/remote/operator/rollout_client.h"
 #include "worker/remote/transfer.h"
 
+FUZZ_MEMORY(16, 2 << 20)
+
 enum { MOST_CONNECTIONS = 8, SIGNED = 0x80 /* a frame's flag: its bulk ends with the operator's signature */ };
 
 static struct stage {

@@ -7,6 +7,8 @@
 #include "base/config.h"
 #include "base/config/keys.h"
 
+FUZZ_MEMORY(32, 64 << 10)
+
 static void check_reads_back(const struct config *config)
 {
     struct config copy;

@@ -3,6 +3,8 @@
 
 #include "ps/store/codec.h"
 
+FUZZ_MEMORY(8, 16 << 10)
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     enum { MOST = 400 };

@@ -10,6 +10,8 @@
 #include "base/text/address.h"
 #include "net/member.h"
 
+FUZZ_MEMORY(64, 64 << 10)
+
 enum { MOST_WORDS = 32, MOST_FLAGS = 300 };
 
 static void check_word(const char *word)

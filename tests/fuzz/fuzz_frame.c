@@ -3,6 +3,8 @@
 
 #include "net/message.h"
 
+FUZZ_MEMORY(1, 1 << 10)
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct frame frame;

@@ -11,6 +11,8 @@
 #include "base/process/restart.h"
 #include "ps/rollout/history.h"
 
+FUZZ_MEMORY(16, 128 << 10)
+
 /* In the order of the input's parts; an empty part is no file. */
 static const char *const names[] = {"current",      "00000002.json", "00000002.local.json", "last", "00000002.manifest",
                                     "rollout.json", "probation"};

@@ -6,6 +6,8 @@
 
 #include "worker/data/idx.h"
 
+FUZZ_MEMORY(1032 + 8, 1 << 20)
+
 static bool decode(struct stream *stream, struct error *error)
 {
     struct idx_header header;

@@ -6,6 +6,8 @@
 
 #include "worker/data/image.h"
 
+FUZZ_MEMORY(25 << 10, 4 << 20)
+
 enum { COLOUR_BIT = 1, SIDE = 28 };
 
 static void check_fit(const struct image *image)

@@ -7,6 +7,8 @@
 #include "worker/evaluation/kept_rows.h"
 #include "worker/engine.h"
 
+FUZZ_MEMORY(64, 64 << 10)
+
 /* The kernels are left out of fuzzers, and nothing here trains. */
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error)
 {

@@ -8,6 +8,8 @@
 #include "net/credentials.h"
 #include "net/operator_key.h"
 
+FUZZ_MEMORY(16, 256 << 10)
+
 static void check_credentials(const char *path)
 {
     struct error error = {""};

@@ -1,13 +1,17 @@
 /*
  * An arbitrary manifest: refused with a one-line message, or two configs within its bytes that match their digests. And
- * an abort, treated as if the operator had signed these bytes, because otherwise it is not even parsed.
+ * an abort and a list of revoked keys, treated as if the operator had signed these bytes, because otherwise they are
+ * not even parsed.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include <sodium.h>
 
+#include "net/revocation.h"
 #include "ps/rollout/manifest.h"
 #include "tests/one_operator.h"
+
+FUZZ_MEMORY(8, 16 << 10)
 
 static void check_config(const struct manifest_config *config, const uint8_t *bytes, size_t size)
 {
@@ -41,6 +45,37 @@ static void check_abort(const uint8_t *bytes, size_t size)
     }
 }
 
+static void check_revoked(const uint8_t *bytes, size_t size)
+{
+    static uint8_t public_key[OPERATOR_PUBLIC_KEY], secret_key[OPERATOR_SECRET_KEY];
+    static const uint8_t seed[crypto_sign_SEEDBYTES] = {1};
+    static uint8_t whole[REVOCATION_MAX_BYTES], again[REVOCATION_MAX_BYTES];
+    static struct revocation_list list;
+    size_t again_size;
+    char text[REVOCATION_TEXT];
+    struct error error = {""};
+    if (size > sizeof whole - OPERATOR_SIGNATURE) {
+        assert(!revocation_decode(&list, bytes, size, only(public_key), &error));
+        return;
+    }
+    crypto_sign_seed_keypair(public_key, secret_key, seed);
+    memcpy(whole, bytes, size);
+    crypto_sign_detached(whole + size, NULL, whole, size, secret_key);
+    size += OPERATOR_SIGNATURE;
+    if (!revocation_decode(&list, whole, size, only(public_key), &error)) {
+        check_refusal(&error, "the list of revoked keys ");
+        return;
+    }
+    assert(list.count <= REVOCATION_MAX_ENTRIES && list.number > 0 && list.signatures >= 1);
+    for (int i = 0; i < list.count; i++) {
+        revocation_describe(&list.entries[i], text);
+    }
+    if (list.signatures == 1) { /* the encoding is unique */
+        assert(revocation_encode(&list, secret_key, again, &again_size, &error));
+        assert(again_size == size && memcmp(again, whole, size) == 0);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const uint8_t key[OPERATOR_PUBLIC_KEY] = {1};
@@ -58,5 +93,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     assert(!manifest_decode(&manifest, bytes, size, only(key), &error)); /* nobody has the key to sign this */
     check_refusal(&error, "the manifest ");
     check_abort(bytes, size);
+    check_revoked(bytes, size);
     return 0;
 }

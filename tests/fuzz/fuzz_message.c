@@ -8,6 +8,8 @@
 #include "net/handshake.h"
 #include "net/message.h"
 
+FUZZ_MEMORY(16, 4 << 10)
+
 static void check_ranges(const struct ranges *ranges)
 {
     uint64_t end = 0;

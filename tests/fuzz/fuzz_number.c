@@ -5,6 +5,8 @@
 
 #include "worker/data/table/number.h"
 
+FUZZ_MEMORY(4, 4 << 10)
+
 static bool is_decimal(const char *text)
 {
     return text[strspn(text, "0123456789+-.eE")] == '\0';

@@ -6,6 +6,8 @@
 
 #include "ps/store/codec.h"
 
+FUZZ_MEMORY(64, 256 << 10)
+
 static void read_int8(const uint8_t *bytes, size_t size)
 {
     size_t n = 0;

@@ -7,6 +7,8 @@
 #include "worker/data/table/records.h"
 #include "worker/data/tfrecord/reader.h"
 
+FUZZ_MEMORY(128, 1 << 20)
+
 static const struct config_data *random_data(uint8_t byte)
 {
     static char name[] = "y";

@@ -10,6 +10,8 @@
 
 #include "tests/ps/server/serving.h"
 
+FUZZ_MEMORY(64, 8 << 20)
+
 enum { MOST_DEPTH = 4, MOST_RANGES = 4, MOST_FLOATS = 4096, MOST_BULK = 1 << 21, TEXT = 12 };
 
 /* Simulated time of the ps, over all requests of an input, each of which may wait for ten minutes: then all stop. */

@@ -10,6 +10,8 @@
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/checkpoint/safetensors.h"
 
+FUZZ_MEMORY(64, 2 << 20)
+
 enum { MAX_FLOATS = 1 << 16 };
 
 static struct safetensors file;

@@ -3,6 +3,8 @@
 
 #include "base/config/scheduler.h"
 
+FUZZ_MEMORY(64, 2 << 20)
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct error error = {""};

@@ -9,6 +9,8 @@
 #include "base/text/json.h"
 #include "base/text/text.h"
 
+FUZZ_MEMORY(128, 16 << 10)
+
 static void check_places(const char *text, size_t size, const cJSON *value, int *path, int depth)
 {
     struct json_place place, name;

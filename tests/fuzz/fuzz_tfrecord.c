@@ -7,6 +7,8 @@
 #include "worker/data/tfrecord/example.h"
 #include "worker/data/tfrecord/reader.h"
 
+FUZZ_MEMORY(1032 + 64, 1 << 20)
+
 static const struct example_names names = {.image = "image_raw", .label = "label"};
 
 /* seen: a reader that has read the records before, and must find the same. */

@@ -16,6 +16,8 @@
 #include "net/tls/tls.h"
 #include "net/transport.h"
 
+FUZZ_MEMORY(64, 1 << 20)
+
 enum { MOST_FLIGHT = 1 << 14, MOST_EDITS = 4 };
 
 static struct play {

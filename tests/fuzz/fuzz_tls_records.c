@@ -13,6 +13,8 @@
 #include "net/transport.h"
 #include "tests/net/writing.h"
 
+FUZZ_MEMORY(16, 64 << 10)
+
 enum { MOST = 1 << 17 };
 
 struct play {

@@ -10,6 +10,8 @@
 #include "base/text/json.h"
 #include "worker/export/profile.h"
 
+FUZZ_MEMORY(512, 4 << 20)
+
 static void check_traces(const struct trace *traces, int count)
 {
     for (int i = 0; i < count; i++) {

@@ -3,6 +3,8 @@
 
 #include "worker/evaluation/validation.h"
 
+FUZZ_MEMORY(64, 128 << 10)
+
 enum { OUTPUTS = 3, TARGETS = 2, ROOM = 1 << 20 };
 
 static void add(const struct evaluation_options *options, const uint8_t *bytes, size_t size)

@@ -16,9 +16,6 @@
 
 enum { MOST_S = 5 };
 
-/* Targets without a promise: -rss_limit_mb alone counts. */
-__attribute__((weak)) const struct fuzz_memory fuzz_memory = {0, 0};
-
 int __real_LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int __wrap_LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
@@ -57,8 +54,11 @@ static void give_up(int number)
 
 static void check_memory(size_t size)
 {
+    if (getenv("FUZZ_SHOW_MEMORY")) { /* to find out what to promise */
+        fprintf(stderr, "memory %zu %lld\n", size, (long long)atomic_load(&most_held));
+    }
     const long long promised = (long long)fuzz_memory.times * (long long)size + (long long)fuzz_memory.constant;
-    if (fuzz_memory.times > 0 && atomic_load(&most_held) > promised) {
+    if (atomic_load(&most_held) > promised) {
         fprintf(stderr,
                 "fuzz: an input of %zu bytes takes %lld bytes; at most %zu times its size and %zu are promised\n", size,
                 (long long)atomic_load(&most_held), fuzz_memory.times, fuzz_memory.constant);

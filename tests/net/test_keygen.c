@@ -12,6 +12,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -663,9 +664,50 @@ static void what_keygen_refuses(void **state)
     assert_false(operator_key_create(long_name, NULL, &error));
 }
 
+/* The flags of the mapping that holds this address: "rd wr mr ..."; "": there is none. */
+static const char *flags_of(const void *address)
+{
+    static char line[512];
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    unsigned long from, to;
+    bool is_it = false;
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2) {
+            is_it = (uintptr_t)address >= from && (uintptr_t)address < to;
+        } else if (is_it && strncmp(line, "VmFlags:", 8) == 0) {
+            fclose(maps);
+            return line;
+        }
+    }
+    fclose(maps);
+    return "";
+}
+
+/* Neither swapped nor dumped while it is held, and gone afterwards. */
+static void an_operators_secret_is_locked(void **state)
+{
+    (void)state;
+    struct error error;
+    const int was_dumpable = prctl(PR_GET_DUMPABLE);
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    assert_true(operator_key_create(file("held"), NULL, &error));
+    assert_int_equal(prctl(PR_GET_DUMPABLE), 0); /* whoever makes one holds one */
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    uint8_t *key = secret_memory(OPERATOR_SECRET_KEY, &error);
+    assert_true(key && operator_key_read_secret(file("held"), key, &error));
+    assert_int_equal(prctl(PR_GET_DUMPABLE), 0);
+    assert_non_null(strstr(flags_of(key), " lo ")); /* locked */
+    assert_non_null(strstr(flags_of(key), " dd ")); /* left out of dumps */
+    secret_free(key, OPERATOR_SECRET_KEY);
+    assert_string_equal(flags_of(key), "");
+    prctl(PR_SET_DUMPABLE, was_dumpable, 0, 0, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_operators_secret_is_locked),
         cmocka_unit_test(a_pair_signs_and_checks),
         cmocka_unit_test(a_passphrase_locks_a_key),
         cmocka_unit_test(no_key_is_overwritten),

@@ -373,6 +373,45 @@ TEST_WITH(reasons_to_stop, loop_set_up, loop_tear_down)
     assert_non_null(strstr(loop.training.error.text, "; the last good checkpoint is that one; "));
 }
 
+/*
+ * The clock ends it: what is left when the next step is done (0.25 s) must do for a validation and the test, of 50
+ * images (0.025 s each), with a quarter and 0.1 s to spare. 10 s have passed before the first step.
+ */
+TEST_WITH(a_time_limit, loop_set_up, loop_tear_down)
+{
+    static const struct {
+        double limit_s;
+        int64_t every, last; /* validations, the last step */
+        int validations, bad;
+        const char *reason;
+    } cases[] = {{14, 100, 9, 1, 0, "stopped by time_limit after epoch 2"}, /* although none is due */
+                 {14, 3, 9, 3, 2, "stopped by time_limit after epoch 2"},   /* not twice at the same step */
+                 {14, 4, 9, 3, 1, "stopped by time_limit after epoch 2"},   /* nor does it count against patience */
+                 {5, 100, 1, 1, 0, "stopped by time_limit in epoch 1"},     /* too late before it began */
+                 {100, 100, 60, 0, 0, "last step reached"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char wanted[128];
+        loop_tear_down(NULL);
+        loop_set_up(NULL);
+        loop.config.train.train_steps = 60;
+        loop.config.train.time_limit = cases[i].limit_s;
+        loop.config.output.validate_steps = cases[i].every;
+        const char *text = run(COMMAND_DONE);
+        snprintf(wanted, sizeof wanted, "done: %s, %lld steps, ", cases[i].reason, (long long)cases[i].last);
+        assert_int_equal(times(text, wanted), 1);
+        assert_int_equal(times(text, "validation: worker"), cases[i].validations);
+        assert_int_equal(loop.info.bad_validations, cases[i].bad);
+        assert_int_equal(times(text, "evaluate the test set\n"), 1);
+    }
+    loop_tear_down(NULL);
+    loop_set_up(NULL);
+    loop.config.train.time_limit = 5;
+    loop.training.test = NULL; /* of a worker that is not the chief it is no business */
+    training_plan(&loop.training);
+    training_run(&loop.training);
+    assert_int_equal(loop.training.global_step, 6);
+}
+
 /* A signal ends it after the current step; the checkpoint is named only if it is of the very last step. */
 TEST_WITH(interrupted, loop_set_up, loop_tear_down)
 {

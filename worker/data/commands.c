@@ -403,6 +403,7 @@ const struct command command_convert = {
         "with raw pixels, label, height and width, and channels where they are in colour.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_convert,
 };
 
@@ -828,6 +829,7 @@ const struct command command_data_info = {
     .summary = "describe the data in data_dir, or the synthetic digits: files, sizes, images per class; columns of a "
                "table",
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_info,
 };
 
@@ -905,5 +907,6 @@ const struct command command_data_synth = {
     .summary = "write synthetic digits as IDX files, as set by --seed, --synthetic_train and --synthetic_test",
     .flags = synth_flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_synth,
 };

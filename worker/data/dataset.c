@@ -1009,6 +1009,19 @@ bool dataset_load_file(struct examples *test, const char *path, const struct con
     return table_read_file(test, schema, path, &options, error);
 }
 
+/* What is known of a set of folders beside its pictures. */
+static bool describe_folders(struct dataset *dataset, const char *training, const struct config *config,
+                             struct error *error)
+{
+    char test[DATA_MAX_PATH];
+    if (!folders_find(test, config->data.data_dir, DATASET_TEST, error)) {
+        return false;
+    }
+    dataset->shares_test = test[0] == '\0';
+    folders_warn_of_unused(config->data.data_dir, training);
+    return folders_class_names(&dataset->class_names, training, error);
+}
+
 bool dataset_load(struct dataset *dataset, struct examples *test, const struct config *config, struct error *error)
 {
     bool is_table;
@@ -1047,7 +1060,7 @@ bool dataset_load(struct dataset *dataset, struct examples *test, const struct c
         fingerprint_of_pictures(&whole, overflow.source ? overflow.held_out + overflow.blocks.examples : whole.count);
     dataset->fingerprint.held_out = overflow.held_out;
     done = (!overflow.source || stream_rest(dataset, &overflow, config, error)) &&
-           (origin.source != DATA_FOLDERS || folders_class_names(&dataset->class_names, origin.images, error));
+           (origin.source != DATA_FOLDERS || describe_folders(dataset, origin.images, config, error));
     overflow_free(&overflow);
     if (!done) {
         dataset_free(dataset);

@@ -4,7 +4,7 @@
  * A set that fits into data.memory_mb is read before training begins and stays in memory. Loading takes the memory of
  * the set itself and less than 1 MiB more, compressed files included. Of a training set that does not fit, only the
  * held-out part is read, and the rest streams from its files (worker/data/streaming.h). In both cases every
- * record is checked before training begins, except pictures that stream from folders.
+ * record is checked before training begins, except pictures that stream from folders without max_bad_records.
  */
 #ifndef WORKER_DATASET_H
 #define WORKER_DATASET_H
@@ -32,6 +32,7 @@ struct dataset {
     struct schema *schema;          /* how rows of a table become inputs; NULL: pictures */
     char *class_names;              /* of folders of pictures, as JSON; NULL: labels are numbers */
     struct image_shape shape;       /* of pictures; height 0: rows, or not known */
+    bool shares_test;               /* of pictures: a data.test_share of the training files is the test */
     bool layers_follow;             /* model.layers is not set, and takes its inputs and classes from the pictures */
     struct fingerprint fingerprint; /* of what was read */
     size_t bytes;                   /* of memory, in all */

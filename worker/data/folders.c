@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -212,12 +213,13 @@ static bool is_picture(const char *folder, const char *name)
            (is_called_picture(name) || image_is_known(head, read_head(path, head, sizeof head)));
 }
 
-static void note_left_out(struct collection *collection, const char *class, const char *name)
+static void note_left_out(struct collection *collection, const char *class, const char *name, bool is_a_folder)
 {
     const size_t used = strlen(collection->left_out_names), size = sizeof collection->left_out_names;
     enum { MOST_NAMED = 3 };
     if (collection->left_out++ < MOST_NAMED) {
-        snprintf(collection->left_out_names + used, size - used, "%s%.24s/%.24s", used > 0 ? ", " : "", class, name);
+        snprintf(collection->left_out_names + used, size - used, "%s%.24s/%.24s%s", used > 0 ? ", " : "", class, name,
+                 is_a_folder ? "/" : "");
     }
 }
 
@@ -248,7 +250,9 @@ static bool list_pictures(struct collection *collection, struct error *error)
                     names_list(&names, folder, "*", error);
         for (int k = 0; k < names.count && done; k++) {
             if (!is_picture(folder, names.items[k])) {
-                note_left_out(collection, collection->classes.items[i], names.items[k]);
+                char path[DATA_MAX_PATH];
+                done = file_join(path, sizeof path, folder, names.items[k], error);
+                note_left_out(collection, collection->classes.items[i], names.items[k], done && is_folder(path));
                 continue;
             }
             done = add_picture(collection, names.items[k], i) ||
@@ -477,6 +481,23 @@ static bool check_classes(const struct collection *collection, struct error *err
                collection->path, collection->classes.items[first]);
 }
 
+/* A class without pictures can't be learnt. */
+static void warn_of_empty_classes(const struct collection *collection)
+{
+    const int count = collection->classes.count;
+    bool *has_pictures = must_zero((size_t)count + 1, sizeof *has_pictures, "classes");
+    for (int i = 0; i < collection->count; i++) {
+        has_pictures[collection->pictures[i].class_index] = true;
+    }
+    for (int i = 0; i < count && collection->count > 0; i++) {
+        if (!has_pictures[i]) {
+            log_warning("%s/%s: holds no pictures, so this class is never learnt; remove the folder if it is none",
+                        collection->path, collection->classes.items[i]);
+        }
+    }
+    free(has_pictures);
+}
+
 /* The pictures of a part; the log says once which files of a folder are none. */
 static bool list_part(struct collection *collection, const struct folders_part *part, struct error *error)
 {
@@ -490,18 +511,87 @@ static bool list_part(struct collection *collection, const struct folders_part *
                                               : "s are not pictures and are left out",
                     collection->left_out_names, collection->left_out > 3 ? ", ..." : "");
     }
-    return (!part->needs_classes || check_classes(collection, error)) &&
-           (!is_split || collection_split(collection, part->test_share, part->is_test, error));
+    if (!part->is_test) {
+        warn_of_empty_classes(collection);
+    }
+    if ((part->needs_classes && !check_classes(collection, error)) ||
+        (is_split && !collection_split(collection, part->test_share, part->is_test, error))) {
+        return false;
+    }
+    return !is_split || !part->is_test || collection->count > 0 ||
+           error_set(error,
+                     "%s: no picture can be held out for the test, since each class has only one, or only equal ones: "
+                     "add others, make a folder test, or set --test_share=0",
+                     part->path);
 }
 
 /* --- Loading --- */
 
 /* Decodes and fits the images of a part, into memory or, if they are too many, block by block during training. */
 
+/* Does a folder hold a picture? */
+static bool holds_picture(const char *folder)
+{
+    struct names names = {0};
+    struct error ignored;
+    bool found = names_list(&names, folder, "*", &ignored);
+    int i = 0;
+    while (found && i < names.count && !is_picture(folder, names.items[i])) {
+        i++;
+    }
+    found = found && i < names.count;
+    names_free(&names);
+    return found;
+}
+
+/* Are these the folders of classes, two at least, rather than of parts of a set? */
+static bool are_classes(const struct names *folders, const char *path)
+{
+    static const char *const parts[] = {"train", "test", "val", "dev"};
+    int classes = 0;
+    for (int i = 0; i < folders->count; i++) {
+        char folder[DATA_MAX_PATH];
+        struct error ignored;
+        for (size_t j = 0; j < sizeof parts / sizeof parts[0]; j++) {
+            if (strncasecmp(folders->items[i], parts[j], strlen(parts[j])) == 0) {
+                return false;
+            }
+        }
+        classes += file_join(folder, sizeof folder, path, folders->items[i], &ignored) && holds_picture(folder);
+    }
+    return classes > 1;
+}
+
+/* data_dir itself, if it holds classes. */
+static bool find_bare(char path[DATA_MAX_PATH], const char *data_dir, struct error *error)
+{
+    struct names classes = {0};
+    const bool done = collection_list_classes(&classes, data_dir, error);
+    snprintf(path, DATA_MAX_PATH, "%s", done && are_classes(&classes, data_dir) ? data_dir : "");
+    names_free(&classes);
+    return done;
+}
+
+void folders_warn_of_unused(const char *data_dir, const char *training)
+{
+    static const char *const names[] = {"val", "valid", "validation", "dev", "Val", "Valid", "Validation"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[DATA_MAX_PATH];
+        struct error ignored;
+        if (strcmp(data_dir, training) != 0 && file_join(path, sizeof path, data_dir, names[i], &ignored) &&
+            is_folder(path)) {
+            log_warning("%s is not used: the pictures to validate with are held out of %s (--validation_size); move "
+                        "them there to learn from them",
+                        path, training);
+        }
+    }
+}
+
 bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error)
 {
-    static const char *const names[2][2] = {{"train", "training"}, {"test", "testing"}};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[2][4] = {{"train", "training", "Train", "Training"},
+                                            {"test", "testing", "Test", "Testing"}};
+    for (int i = 0; i < 4; i++) {
         struct names classes = {0};
         bool done = file_join(path, DATA_MAX_PATH, data_dir, names[part == DATASET_TEST][i], error) &&
                     collection_list_classes(&classes, path, error);
@@ -512,12 +602,12 @@ bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_p
         }
     }
     path[0] = '\0';
-    return true;
+    return part == DATASET_TEST || find_bare(path, data_dir, error);
 }
 
 /* --- Shape --- */
 
-enum { USUAL_SIDE = 64, HEAD_BYTES = 64 << 10 };
+enum { USUAL_SIDE = 64, HEAD_BYTES = 64 << 10, LOG_EVERY_S = 10 };
 
 /* The heads of all pictures of a part. */
 struct heads {
@@ -530,14 +620,14 @@ static bool examine(struct image_head *head, const char *path, uint8_t *beginnin
 {
     uint8_t *bytes;
     size_t size = read_head(path, beginning, HEAD_BYTES);
-    bool more;
-    if (image_examine(head, beginning, size, &more, error)) {
-        return true;
+    bool more, done = image_examine(head, beginning, size, &more, error);
+    if (!more || size < HEAD_BYTES) {
+        return done;
     }
-    if (!more || size < HEAD_BYTES || !file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
+    if (!file_read(path, IMAGE_MAX_FILE, &bytes, &size, error)) {
         return false;
     }
-    const bool done = image_examine(head, bytes, size, &more, error);
+    done = image_examine(head, bytes, size, &more, error);
     free(bytes);
     return done;
 }
@@ -683,16 +773,43 @@ static bool read_picture(const struct collection *collection, int picture, const
     return done || error_wrap(error, "%s", path);
 }
 
+#define BAD_PICTURE "a picture that cannot be read (raise --max_bad_records to leave it out)"
+
 /* False: there were too many; the error describes the last one. */
 static bool pass_over(int *bad, int most, struct error *error)
 {
     if (*bad >= most) {
-        return error_wrap(error, *bad == 0 ? "a picture that cannot be read (raise --max_bad_records to leave it out)"
-                                           : "more pictures than --max_bad_records cannot be read");
+        return error_wrap(error, *bad == 0 ? BAD_PICTURE : "more pictures than --max_bad_records cannot be read");
     }
     ++*bad;
     log_warning("%s; left out", error->text);
     return true;
+}
+
+/* Removes those that can't be read, so that a set that streams has none. */
+static bool leave_out_bad(struct collection *collection, const struct image_shape *shape, int max_bad_records,
+                          struct error *error)
+{
+    uint8_t *fitted = must_alloc(image_values(shape), "a picture");
+    int bad = 0, kept = 0;
+    bool done = true;
+    double logged_s = clock_monotonic_s();
+    for (int i = 0; i < collection->count; i++) {
+        const bool is_good = done && read_picture(collection, i, shape, fitted, error);
+        done = done && (is_good || pass_over(&bad, max_bad_records, error));
+        if (is_good || !done) {
+            collection->pictures[kept++] = collection->pictures[i];
+        } else {
+            free(collection->pictures[i].name);
+        }
+        if (clock_monotonic_s() - logged_s >= LOG_EVERY_S) {
+            logged_s = clock_monotonic_s();
+            log_info("%s: %d of %d pictures checked, which will stream", collection->path, i + 1, collection->count);
+        }
+    }
+    collection->count = kept;
+    free(fitted);
+    return done;
 }
 
 /* The first `count` pictures, less those that can't be read. */
@@ -714,7 +831,8 @@ static bool read_pictures(struct examples *examples, const struct collection *co
         examples->labels[examples->count++] = label;
         examples->classes = label + 1 > examples->classes ? label + 1 : examples->classes;
     }
-    return done && (examples->count > 0 || error_set(error, "%s: holds no images", collection->path));
+    return done && (examples->count > 0 ||
+                    error_set(error, "%s: holds no images directly in the folders of its classes", collection->path));
 }
 
 /* --- Streaming: a block's offset is the number of its first picture --- */
@@ -741,7 +859,7 @@ static bool source_read(struct example_reader *reader, const struct stream_block
     for (int i = 0; i < into->count; i++) {
         int picture = (int)(block->offset + block->skip + first) + i;
         if (!read_picture(&source->collection, picture, &source->shape, into->images + (size_t)i * pixels, error)) {
-            return false;
+            return error_wrap(error, BAD_PICTURE);
         }
         into->labels[i] = collection_label(&source->collection, picture);
     }
@@ -810,7 +928,10 @@ bool folders_read(struct examples *examples, const struct folders_part *part, co
     struct collection collection;
     bool done = list_part(&collection, part, error);
     const uint64_t of_picture = image_values(shape) + sizeof *examples->labels;
-    bool too_large = (uint64_t)collection.count * of_picture > overflow->limit;
+    const bool too_large = (uint64_t)collection.count * of_picture > overflow->limit;
+    if (done && too_large && part->max_bad_records > 0) {
+        done = leave_out_bad(&collection, shape, part->max_bad_records, error);
+    }
     overflow_settle(overflow, collection.count);
     int count = too_large && overflow->keep < collection.count ? overflow->keep : collection.count;
     done = done && read_pictures(examples, &collection, count, shape, part->max_bad_records, error) &&

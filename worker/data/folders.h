@@ -1,6 +1,6 @@
 /*
  * A data set as folders of pictures: data_dir/train/CLASS/PICTURE and data_dir/test/CLASS/PICTURE (or training,
- * testing).
+ * testing), or data_dir/CLASS/PICTURE alone.
  *
  * Class names that are numbers are the labels; otherwise classes are numbered in the order of their names. Pictures are
  * ordered by file name if the names are distinct numbers; else in a fixed order that mixes the classes, so that the
@@ -21,8 +21,14 @@
 #include "worker/data/names.h"
 #include "worker/data/source.h"
 
-/* The folder of a part; "" if there is none that contains folders. */
+/*
+ * The folder of a part; "" if there is none that contains folders. Without a folder train that is data_dir itself, if
+ * it holds folders of pictures.
+ */
 bool folders_find(char path[DATA_MAX_PATH], const char *data_dir, enum dataset_part part, struct error *error);
+
+/* Says which folder, such as val, is of no use, where the training set is in `training`. */
+void folders_warn_of_unused(const char *data_dir, const char *training);
 
 /* The class names of a training set, which the caller frees; NULL: they are numbers. */
 bool folders_class_names(char **text, const char *training, struct error *error);
@@ -47,8 +53,8 @@ struct folders_part {
 
 /*
  * All pictures are fitted to the shape. One that cannot be read is an error that names it, but up to max_bad_records
- * are left out, each with a warning. If the pictures exceed the overflow's limit and stream from disk, the error comes
- * when the file is read.
+ * are left out, each with a warning. Pictures that exceed the overflow's limit stream from disk: if some may be bad,
+ * all are read once before; otherwise the error comes when the file is read.
  */
 bool folders_read(struct examples *examples, const struct folders_part *part, const struct image_shape *shape,
                   struct overflow *overflow, struct error *error);

@@ -520,26 +520,31 @@ static bool next_chunk(struct png *png)
     }
 }
 
-/* By EXIF data before the pixels. False: the bytes end before the pixels. */
-static bool png_orientation(const uint8_t *bytes, size_t size, int *orientation)
+/* How far bytes go; PNG_ENOUGH: up to the EXIF data, or the end. */
+enum png_reach { PNG_NO_PIXELS, PNG_PIXELS, PNG_ENOUGH };
+
+/* By EXIF data, before or behind the pixels. */
+static enum png_reach png_orientation(const uint8_t *bytes, size_t size, int *orientation)
 {
+    enum png_reach reach = PNG_NO_PIXELS;
     *orientation = 1;
     for (size_t at = sizeof signature; size - at >= PNG_CHUNK_DATA;) {
         const uint8_t *chunk = bytes + at;
         const uint32_t length = get_be32(chunk);
-        if (is_chunk(chunk, "IDAT")) {
-            return true;
+        if (is_chunk(chunk, "IEND")) {
+            return PNG_ENOUGH;
         }
+        reach = is_chunk(chunk, "IDAT") ? PNG_PIXELS : reach;
         if (size - at < CHUNK_OVERHEAD || length > size - at - CHUNK_OVERHEAD) {
-            return false;
+            return reach;
         }
         if (is_chunk(chunk, "eXIf")) {
             *orientation = exif_orientation(chunk + PNG_CHUNK_DATA, length);
-            return true;
+            return PNG_ENOUGH;
         }
         at += CHUNK_OVERHEAD + length;
     }
-    return false;
+    return reach;
 }
 
 static int png_read(spng_ctx *context, void *user, void *to, size_t size)
@@ -742,7 +747,9 @@ static bool png_examine(struct image_head *head, const uint8_t *bytes, size_t si
         }
     }
     struct turn turn = {get_be32(header), get_be32(header + 4), 1};
-    if (!png_orientation(bytes, size, &turn.orientation)) {
+    const enum png_reach reach = png_orientation(bytes, size, &turn.orientation);
+    *more = reach != PNG_ENOUGH;
+    if (reach == PNG_NO_PIXELS) {
         return error_set(error, "is a PNG that ends at byte %zu, before its pixels", size);
     }
     *head = (struct image_head){(int)upright_width(&turn), (int)upright_height(&turn), in_colour ? IMAGE_RGB : 1};

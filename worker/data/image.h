@@ -47,8 +47,9 @@ struct image_head {
 bool image_is_known(const uint8_t *bytes, size_t size);
 
 /*
- * Reads the head alone. The bytes may be the first part of a file: *more says that the head goes beyond them. False:
- * not (yet) known, and the error says why.
+ * Reads the head alone. The bytes may be the first part of a file: *more says that the head may go beyond them. False:
+ * not (yet) known, and the error says why. If true despite *more, only the orientation, which a PNG may have behind its
+ * pixels, is uncertain.
  */
 bool image_examine(struct image_head *head, const uint8_t *bytes, size_t size, bool *more, struct error *error);
 

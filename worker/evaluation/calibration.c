@@ -1,8 +1,10 @@
-/* Newton's method on the log of the factor, kept between bounds by bisection. */
+/* The temperature is found by Newton's method on the log of the factor, kept between bounds by bisection. */
 #include "worker/evaluation/calibration.h"
 
 #include <math.h>
-#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/memory.h"
 
 enum { MOST_ROUNDS = 60 };
 
@@ -85,4 +87,36 @@ double calibration_threshold(double threshold, double temperature)
 {
     const double odds = log(threshold) - log1p(-threshold);
     return isnan(threshold) ? threshold : 1 / (1 + exp(-odds * calibration_factor(temperature)));
+}
+
+static int by_size(const void *one, const void *other)
+{
+    const double a = *(const double *)one, b = *(const double *)other;
+    return (a > b) - (a < b);
+}
+
+bool calibration_interval(double coverage, const float *outputs, const struct examples *examples,
+                          struct interval *interval)
+{
+    const int rows = examples->count;
+    const int beyond = (int)((rows + 1) * (1 - coverage) / 2 + 1e-9); /* 0.9 is a little more than nine tenths */
+    *interval = (struct interval){.coverage = 0};
+    if (beyond < 1) {
+        return false;
+    }
+    double *errors = must_alloc((size_t)rows * sizeof *errors, "validation's errors");
+    for (int target = 0; target < examples->targets; target++) {
+        const double scale = examples->target_scales ? examples->target_scales[target] : 1;
+        for (int row = 0; row < rows; row++) {
+            const size_t at = (size_t)row * (size_t)examples->targets + (size_t)target;
+            errors[row] = scale * ((double)examples->target_values[at] - (double)outputs[at]);
+        }
+        qsort(errors, (size_t)rows, sizeof *errors, by_size);
+        interval->low[target] = errors[beyond - 1];
+        interval->high[target] = errors[rows - beyond];
+    }
+    free(errors);
+    interval->coverage = coverage;
+    interval->targets = examples->targets;
+    return true;
 }

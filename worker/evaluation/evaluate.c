@@ -97,7 +97,7 @@ static size_t layout(struct evaluation *evaluation, char *memory)
     evaluation->confusions = cells > 0 ? take(&at, cells * sizeof(int64_t)) : NULL;
     evaluation->bins = bins > 0 ? take(&at, bins * sizeof(int64_t)) : NULL;
     evaluation->logits = take(&at, (size_t)chunk_images(options->outputs) * outputs * sizeof(float));
-    const size_t kept = regression ? 0 : (size_t)options->calibrated * outputs;
+    const size_t kept = (size_t)options->calibrated * outputs;
     evaluation->kept = kept > 0 && kept <= EVALUATION_MAX_SCORES ? take(&at, kept * sizeof(float)) : NULL;
     evaluation->regression = regression ? take(&at, outputs * sizeof(struct regression)) : NULL;
     if (scores > 0 && scores <= EVALUATION_MAX_SCORES) {
@@ -140,7 +140,7 @@ void evaluation_destroy(struct evaluation *evaluation)
 void evaluation_clear(struct evaluation *evaluation)
 {
     size_t n = (size_t)evaluation->classes, outputs = (size_t)evaluation->options.outputs;
-    evaluation->images = evaluation->correct = evaluation->flagged = 0;
+    evaluation->images = evaluation->correct = evaluation->flagged = evaluation->covered = 0;
     evaluation->worst_count = 0;
     evaluation->is_merged = false;
     evaluation->loss = evaluation->loss_sum = 0;
@@ -292,6 +292,10 @@ static void count_numbers(struct evaluation *evaluation, const float *outputs, c
         evaluation->loss_sum += number_loss(evaluation, (double)outputs[i] - (double)wanted[i]) / targets;
         regression_add(&evaluation->regression[i], mean + scale * (double)wanted[i], mean + scale * (double)outputs[i],
                        evaluation->options.train->quantile);
+        if (evaluation->interval.coverage > 0) {
+            const double error = scale * ((double)wanted[i] - (double)outputs[i]);
+            evaluation->covered += error >= evaluation->interval.low[i] && error <= evaluation->interval.high[i];
+        }
     }
     if (evaluation_is_of_inputs(evaluation)) {
         double error = metrics_reconstruction_error(outputs, wanted, targets);
@@ -464,9 +468,24 @@ bool evaluate(struct evaluation *evaluation, struct engine *engine, bool average
     return true;
 }
 
+/* Are there the outputs for all of these? */
+static bool has_kept(const struct evaluation *evaluation, const struct examples *examples)
+{
+    return evaluation->kept && examples->count > 0 && examples->count <= evaluation->options.calibrated;
+}
+
+bool evaluation_interval(const struct evaluation *evaluation, const struct examples *examples,
+                         struct interval *interval)
+{
+    const double coverage = evaluation->options.train->interval;
+    *interval = (struct interval){.coverage = 0};
+    return coverage == 0 || !has_kept(evaluation, examples) || is_of_classes(evaluation->loss_kind) ||
+           calibration_interval(coverage, evaluation->kept, examples, interval);
+}
+
 double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples)
 {
-    if (!evaluation->kept || examples->count == 0 || examples->count > evaluation->options.calibrated) {
+    if (!has_kept(evaluation, examples) || !is_of_classes(evaluation->loss_kind)) {
         return 0;
     }
     const double temperature =

@@ -10,6 +10,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "ps/checkpoint/checkpoint.h"
 #include "worker/data/examples.h"
 #include "worker/data/names.h"
 #include "worker/engine.h"
@@ -30,7 +31,7 @@ struct evaluation_options {
     int targets;                      /* target values of a row; 0: labels */
     const struct schema *schema;      /* of a table, borrowed: names of classes and targets; NULL: pictures */
     const char *class_names;          /* of pictures, as JSON, borrowed until evaluation_create; NULL: numbers */
-    int calibrated; /* examples evaluated to find a temperature for them (evaluation_temperature); 0: none */
+    int calibrated;                   /* examples evaluated to find a temperature or an interval for them; 0: none */
     bool bins; /* scores are also counted in bins, so that evaluations can be merged (worker/evaluation/validation.h) */
 };
 
@@ -47,14 +48,15 @@ struct evaluation {
     enum loss_kind loss_kind; /* never LOSS_AUTO */
     double decision;          /* set by the owner, at first NaN: binary scores from it on mean yes, and rows with a
                                  larger error are anomalies; NaN: the likelier class, and no anomalies */
-    double temperature;      /* likewise, at first 0: outputs are divided by it before they are probabilities; 0: not */
-    int classes;             /* of softmax; else 0 */
-    int64_t images, correct; /* examples; those with every label right */
-    double loss;             /* mean, without weights; not finite if the model is broken */
-    double loss_sum;         /* over the examples */
-    int64_t *class_images;   /* [classes] */
-    int64_t *class_correct;  /* [classes] */
-    int64_t *confusions;     /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
+    double temperature; /* likewise, at first 0: outputs are divided by it before they are probabilities; 0: not */
+    struct interval interval; /* likewise, coverage at first 0: around predicted numbers; true ones in it are counted */
+    int classes;              /* of softmax; else 0 */
+    int64_t images, correct;  /* examples; those with every label right */
+    double loss;              /* mean, without weights; not finite if the model is broken */
+    double loss_sum;          /* over the examples */
+    int64_t *class_images;    /* [classes] */
+    int64_t *class_correct;   /* [classes] */
+    int64_t *confusions;      /* [classes (true), classes (predicted)], or of each sigmoid [2, 2]; NULL with too many */
     struct mistake worst[EVALUATION_WORST]; /* of softmax: the most confident mistakes, the worst first */
     int worst_count;
     /* Of tables: */
@@ -67,6 +69,7 @@ struct evaluation {
      * best_metric (metrics.h); for one that learns its inputs the quantile of the errors; NaN: none, or not known.
      */
     double threshold;
+    int64_t covered;               /* numbers, of all targets, that are in their interval */
     int64_t flagged;               /* rows that are anomalies by `decision` */
     double *scores;                /* [rows, units], or a row's reconstruction error each; NULL: too many */
     struct regression *regression; /* [targets], of numbers */
@@ -100,6 +103,13 @@ bool evaluation_finds_threshold(const struct evaluation *evaluation);
  * changes `threshold` into one of calibrated probabilities. 0: there is nothing to calibrate.
  */
 double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples);
+
+/*
+ * The interval (train.interval) by examples that have just been evaluated, as above; coverage 0: none is wanted, or
+ * can't be had. False: there are too few rows.
+ */
+bool evaluation_interval(const struct evaluation *evaluation, const struct examples *examples,
+                         struct interval *interval);
 
 /* The name of a class or target; for pictures its number, which is written into `text`. */
 enum { EVALUATION_NAME = 16 };

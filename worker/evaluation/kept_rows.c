@@ -410,3 +410,13 @@ bool kept_rows_check(const char *text, const struct model *model, const struct e
     examples_free(&kept.rows);
     return done;
 }
+
+bool kept_rows_read(const char *text, const struct model *model, const struct examples *like, struct examples *rows,
+                    struct error *error)
+{
+    struct expected_rows kept = {0};
+    const bool done = !text || read_kept(&kept, text, model, like, error);
+    free(kept.outputs);
+    *rows = kept.rows;
+    return done;
+}

@@ -32,4 +32,8 @@ char *kept_rows_write(const struct config *config, const struct dataset *dataset
 bool kept_rows_check(const char *text, const struct model *model, const struct examples *like, enum precision precision,
                      struct engine *engine, int *count, struct error *error);
 
+/* The rows alone, without their outputs; none where text is NULL. The caller frees them with examples_free. */
+bool kept_rows_read(const char *text, const struct model *model, const struct examples *like, struct examples *rows,
+                    struct error *error);
+
 #endif

@@ -583,5 +583,6 @@ const struct command command_dashboard = {
         "Reads each train_dir once: its history.bin, its event files, and its newest checkpoint. Serves at --http, "
         "by default http://127.0.0.1:6006/, until it is interrupted. It changes nothing.",
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_dashboard,
 };

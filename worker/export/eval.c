@@ -84,6 +84,7 @@ static bool measure(struct eval *eval, struct error *error)
     }
     eval->evaluation.decision = eval->trained.threshold;
     eval->evaluation.temperature = eval->trained.temperature;
+    eval->evaluation.interval = eval->trained.interval;
     return evaluate(&eval->evaluation, eval->trained.engine, false, &eval->test, error);
 }
 
@@ -289,5 +290,6 @@ const struct command command_eval = {
         "  The layers are the checkpoint's own; if it has moving averages of the parameters, those are evaluated.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_eval,
 };

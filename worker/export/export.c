@@ -204,6 +204,7 @@ enum { MOST_PROPERTIES = 14 };
 /* Metadata of an exported model. */
 struct export_facts {
     char step[24], layers[MODEL_UNITS_TEXT], ensemble[64], threshold[32], temperature[32], shape[48];
+    char interval[INTERVAL_TEXT];
     struct onnx_property properties[MOST_PROPERTIES];
     int count;
     const char *preprocessing; /* for a table, borrowed; NULL: images. Stored as a property, too */
@@ -245,6 +246,10 @@ static void collect_facts(struct export_facts *facts, const struct trained *trai
         snprintf(facts->temperature, sizeof facts->temperature, "%.17g", info->temperature);
         add_fact(facts, "temperature", facts->temperature);
     }
+    if (info->interval.coverage > 0) {
+        checkpoint_interval_text(&info->interval, facts->interval);
+        add_fact(facts, "interval", facts->interval);
+    }
     if (info->preprocessing) {
         add_fact(facts, "preprocessing", info->preprocessing);
     }
@@ -268,6 +273,7 @@ static bool export_onnx(const char *path, const struct trained *trained, const s
                                      .schema = trained->schema,
                                      .threshold = trained->threshold,
                                      .temperature = trained->temperature,
+                                     .interval = &trained->interval,
                                      .properties = facts->properties,
                                      .property_count = facts->count};
     bool done = onnx_encode(&proto, &model, error) &&
@@ -439,5 +445,6 @@ const struct command command_export = {
         "other formats hold each layer's weights [in, out] and biases [out], and a table's preprocessing as JSON.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_export,
 };

@@ -329,6 +329,7 @@ const struct command command_inspect = {
     .details = "CHECKPOINT is a file, or a training folder, of which the newest checkpoint is used. The digest is "
                "verified before anything is printed.",
     .flags = checkpoint_flags,
+    .confine = CONFINE_READER,
     .run = run_inspect,
 };
 
@@ -562,5 +563,6 @@ const struct command command_diff = {
     .details = "A and B are files, or training folders, of which the newest checkpoint is used. The exit status is 0 "
                "if all tensors are bit-identical, else 1.",
     .flags = checkpoint_flags,
+    .confine = CONFINE_READER,
     .run = run_diff,
 };

@@ -791,7 +791,14 @@ static void put_flags(struct graph *graph, const struct schema *schema, double t
     onnx_value(graph, ONNX_OUTPUT, "probabilities", ONNX_FLOAT, schema->targets);
 }
 
-static void put_target_numbers(struct graph *graph, const struct schema *schema)
+static void put_bound(struct graph *graph, const char *name, const char *constant, const double *bounds, int targets)
+{
+    onnx_doubles(graph, constant, bounds, targets);
+    onnx_node(graph, "Add", name, ONNX_NAMES("prediction", constant), name);
+    onnx_value(graph, ONNX_OUTPUT, name, ONNX_DOUBLE, targets);
+}
+
+static void put_target_numbers(struct graph *graph, const struct schema *schema, const struct interval *interval)
 {
     onnx_doubles(graph, "trainer/target_scales", schema->target_scales, schema->targets);
     onnx_doubles(graph, "trainer/target_means", schema->target_means, schema->targets);
@@ -799,6 +806,10 @@ static void put_target_numbers(struct graph *graph, const struct schema *schema)
     onnx_node(graph, "Mul", "trainer/spread", ONNX_NAMES("trainer/exact", "trainer/target_scales"), "trainer/spread");
     onnx_node(graph, "Add", "prediction", ONNX_NAMES("trainer/spread", "trainer/target_means"), "prediction");
     onnx_value(graph, ONNX_OUTPUT, "prediction", ONNX_DOUBLE, schema->targets);
+    if (interval && interval->coverage > 0) {
+        put_bound(graph, "interval_low", "trainer/interval_low", interval->low, schema->targets);
+        put_bound(graph, "interval_high", "trainer/interval_high", interval->high, schema->targets);
+    }
 }
 
 static void put_error(struct graph *graph, double threshold)
@@ -830,7 +841,7 @@ static void onnx_table_outputs(struct graph *graph, const struct onnx_model *mod
         put_flags(graph, schema, model->threshold, model->temperature);
         break;
     case TASK_NUMBERS:
-        put_target_numbers(graph, schema);
+        put_target_numbers(graph, schema, model->interval);
         break;
     case TASK_INPUTS:
         put_error(graph, model->threshold);

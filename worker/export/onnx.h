@@ -29,6 +29,7 @@ struct onnx_model {
     const struct schema *schema; /* of a table; NULL: pictures */
     double threshold;            /* as in struct trained, like the next */
     double temperature;
+    const struct interval *interval; /* around predicted numbers; coverage 0, or NULL: none */
     const struct onnx_property *properties;
     int property_count;
 };

@@ -108,12 +108,49 @@ void outcome_find(const struct trained *trained, const float *outputs, const flo
     }
 }
 
+bool outcome_has_intervals(const struct trained *trained)
+{
+    return outcome_kind(trained) == OUTCOME_NUMBERS && trained->interval.coverage > 0 &&
+           trained->interval.targets == outcome_count(trained);
+}
+
+double outcome_low(const struct trained *trained, const struct outcome *outcome, int index)
+{
+    return outcome->values[index] + trained->interval.low[index];
+}
+
+double outcome_high(const struct trained *trained, const struct outcome *outcome, int index)
+{
+    return outcome->values[index] + trained->interval.high[index];
+}
+
 bool outcome_flag(const struct outcome *outcome, int index)
 {
     if (outcome->kind == OUTCOME_ERROR) {
         return outcome->values[index] > outcome->threshold;
     }
     return outcome->values[index] >= (outcome->count == 1 && !isnan(outcome->threshold) ? outcome->threshold : 0.5);
+}
+
+int outcome_spreads(const struct trained *trained)
+{
+    return outcome_kind(trained) == OUTCOME_CLASS ? 1 : outcome_count(trained);
+}
+
+double outcome_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
+                      int index)
+{
+    const int which = outcome->kind == OUTCOME_CLASS ? outcome->best : index;
+    const double spread = (double)spreads[(size_t)row * (size_t)outcome->count + (size_t)which];
+    return outcome->kind == OUTCOME_NUMBERS ? spread * trained->schema->target_scales[index] : spread;
+}
+
+const char *outcome_spread_obstacle(const struct trained *trained)
+{
+    return trained->model.net_count < 2
+               ? "is a single net, and a spread needs several: train it with --ensemble=raw:2 or the like"
+           : outcome_kind(trained) == OUTCOME_ERROR ? "learns its inputs, whose error has no spread"
+                                                    : NULL;
 }
 
 /* --- As columns of a CSV file --- */
@@ -142,6 +179,22 @@ static void put_name(FILE *out, const char *prefix, const struct schema *schema,
 {
     const char *name = schema_output_name(schema, output);
     csv_put(out, prefix, name, strlen(name), delimiter);
+}
+
+/* Behind all predictions. */
+static void put_interval_names(const struct trained *trained, FILE *out, char delimiter)
+{
+    const int outputs = schema_outputs(trained->schema);
+    for (int i = 0; outcome_has_intervals(trained) && i < outputs; i++) {
+        if (outputs == 1) {
+            fprintf(out, "%cinterval_low%cinterval_high", delimiter, delimiter);
+            continue;
+        }
+        fputc(delimiter, out);
+        put_name(out, "interval_low_", trained->schema, i, delimiter);
+        fputc(delimiter, out);
+        put_name(out, "interval_high_", trained->schema, i, delimiter);
+    }
 }
 
 void outcome_put_names(const struct trained *trained, FILE *out, char delimiter)
@@ -173,6 +226,7 @@ void outcome_put_names(const struct trained *trained, FILE *out, char delimiter)
             fputs(i > 0 ? between : "", out);
             put_name(out, "prediction_", schema, i, delimiter);
         }
+        put_interval_names(trained, out, delimiter);
         break;
     case TASK_INPUTS:
         fputs("error", out);
@@ -186,7 +240,9 @@ void outcome_put_names(const struct trained *trained, FILE *out, char delimiter)
 bool outcome_is_name(const struct trained *trained, const char *name)
 {
     const struct schema *schema = trained->schema;
-    static const char *const prefixes[] = {"prediction_", "probability_"};
+    static const char *const prefixes[] = {"prediction_", "probability_", "interval_low_", "interval_high_"};
+    const bool has_intervals = outcome_has_intervals(trained);
+    const size_t count = sizeof prefixes / sizeof prefixes[0] - (has_intervals ? 0 : 2);
     for (int i = 0; i < schema->count; i++) {
         if (schema->columns[i].role == SCHEMA_FEATURE && strcmp(schema->columns[i].name, name) == 0) {
             return false; /* the model needs it */
@@ -195,8 +251,9 @@ bool outcome_is_name(const struct trained *trained, const char *name)
     if (schema->task == TASK_INPUTS) {
         return strcmp(name, "error") == 0 || (!isnan(trained->threshold) && strcmp(name, "flag") == 0);
     }
-    bool is = strcmp(name, "prediction") == 0;
-    for (size_t p = 0; p < sizeof prefixes / sizeof prefixes[0] && !is; p++) {
+    bool is = strcmp(name, "prediction") == 0 ||
+              (has_intervals && (strcmp(name, "interval_low") == 0 || strcmp(name, "interval_high") == 0));
+    for (size_t p = 0; p < count && !is; p++) {
         const size_t size = strlen(prefixes[p]);
         for (int i = 0; i < schema_outputs(schema) && strncmp(name, prefixes[p], size) == 0 && !is; i++) {
             is = strcmp(name + size, schema_output_name(schema, i)) == 0;
@@ -228,6 +285,10 @@ void outcome_put(const struct trained *trained, const struct outcome *outcome, F
             fprintf(out, "%.9g", outcome->values[i]);
         }
     }
+    for (int i = 0; outcome_has_intervals(trained) && i < outcome->count; i++) {
+        fprintf(out, "%c%.9g%c%.9g", delimiter, outcome_low(trained, outcome, i), delimiter,
+                outcome_high(trained, outcome, i));
+    }
     if (outcome->kind == OUTCOME_ERROR && !isnan(outcome->threshold)) {
         fprintf(out, "%c%d", delimiter, outcome_flag(outcome, 0));
     }
@@ -256,14 +317,8 @@ void outcome_put_spread_names(const struct trained *trained, FILE *out, char del
 void outcome_put_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
                         FILE *out, char delimiter)
 {
-    const double *scales = outcome->kind == OUTCOME_NUMBERS ? trained->schema->target_scales : NULL;
-    spreads += (size_t)row * (size_t)outcome->count;
-    if (outcome->kind == OUTCOME_CLASS) {
-        fprintf(out, "%c%.4g", delimiter, (double)spreads[outcome->best]);
-        return;
-    }
-    for (int i = 0; i < outcome->count; i++) {
-        fprintf(out, "%c%.4g", delimiter, (double)spreads[i] * (scales ? scales[i] : 1));
+    for (int i = 0; i < outcome_spreads(trained); i++) {
+        fprintf(out, "%c%.4g", delimiter, outcome_spread(trained, outcome, spreads, row, i));
     }
 }
 

@@ -39,8 +39,25 @@ void outcome_free(struct outcome *outcome);
 void outcome_find(const struct trained *trained, const float *outputs, const float *wanted, int row,
                   struct outcome *outcome);
 
+/* The interval around a predicted number; of a model that has some. */
+double outcome_low(const struct trained *trained, const struct outcome *outcome, int index);
+double outcome_high(const struct trained *trained, const struct outcome *outcome, int index);
+bool outcome_has_intervals(const struct trained *trained);
+
 /* True if a target is predicted to be 1 (OUTCOME_FLAGS), or the example is an anomaly (OUTCOME_ERROR). */
 bool outcome_flag(const struct outcome *outcome, int index);
+
+/*
+ * How far an ensemble's nets differ about it, as a standard deviation (worker/ensemble.h): of what is predicted, in its
+ * own unit. Of classes there is one, of the predicted class's probability; else one of each value. spreads: [rows,
+ * units of the last layer]. Not of OUTCOME_ERROR.
+ */
+double outcome_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
+                      int index);
+int outcome_spreads(const struct trained *trained);
+
+/* What a model has no spread for: NULL, or the reason, "is a single net, ...". */
+const char *outcome_spread_obstacle(const struct trained *trained);
 
 enum outcome_kind outcome_kind(const struct trained *trained);
 const char *outcome_kind_name(const struct trained *trained); /* "probabilities", "predictions", "errors" */
@@ -55,10 +72,7 @@ const char *outcome_name(const struct trained *trained, int index, char buffer[O
 void outcome_put_names(const struct trained *trained, FILE *out, char delimiter);
 void outcome_put(const struct trained *trained, const struct outcome *outcome, FILE *out, char delimiter);
 
-/*
- * The same of how far an ensemble's nets differ about it (worker/ensemble.h), as further columns: of what is predicted,
- * in its own unit. spreads: [rows, units of the last layer]. Not of OUTCOME_ERROR.
- */
+/* The same of the spread, as further columns. Not of OUTCOME_ERROR. */
 void outcome_put_spread_names(const struct trained *trained, FILE *out, char delimiter);
 void outcome_put_spread(const struct trained *trained, const struct outcome *outcome, const float *spreads, int row,
                         FILE *out, char delimiter);

@@ -19,7 +19,9 @@
 #include "worker/data/table/rows.h"
 #include "worker/data/table/schema.h"
 #include "worker/ensemble.h"
+#include "worker/export/background.h"
 #include "worker/export/outcome.h"
+#include "worker/export/shapley.h"
 
 /* --- Rows of a table --- */
 
@@ -40,7 +42,9 @@ struct prediction {
     struct examples examples; /* [BATCH] */
     float *outputs;           /* [BATCH, outputs] */
     bool has_spread;
-    float *spreads; /* [BATCH, outputs], if it is wanted */
+    float *spreads;                /* [BATCH, outputs], if it is wanted */
+    const struct shapley *shapley; /* by which each row is explained; NULL: not */
+    struct contributions contributions;
     struct outcome outcome;
     char *text; /* the rows' own columns, a line each */
     size_t text_used, text_capacity;
@@ -119,6 +123,9 @@ static void put_header(struct prediction *self)
     if (self->has_spread) {
         outcome_put_spread_names(self->trained, self->out, delimiter);
     }
+    if (self->shapley) {
+        contributions_put_names(self->shapley, self->out, delimiter);
+    }
     fputc('\n', self->out);
 }
 
@@ -154,6 +161,13 @@ static bool put_batch(struct prediction *self, struct error *error)
         if (self->has_spread) {
             outcome_put_spread(self->trained, &self->outcome, self->spreads, i, self->out, rows_delimiter(self->rows));
         }
+        if (self->shapley &&
+            !shapley_explain(self->shapley, engine, &self->examples, i, self->account, &self->contributions, error)) {
+            return false;
+        }
+        if (self->shapley) {
+            contributions_put(self->shapley, &self->contributions, self->out, rows_delimiter(self->rows));
+        }
         fputc('\n', self->out);
     }
     self->text_used = 0;
@@ -181,12 +195,23 @@ static bool take_row(struct prediction *self, const struct row *row, struct erro
     return true;
 }
 
+/* Lines of a file that get no prediction. */
+static void say_left_out(const struct prediction *self)
+{
+    char note[ROWS_NOTE];
+    rows_note(self->rows, note);
+    if (note[0] != '\0' && !self->account) {
+        log_warning("%s: %s", rows_name(self->rows), note);
+    }
+}
+
 static bool predict_all(struct prediction *self, struct error *error)
 {
     for (;;) {
         struct row row;
         const enum csv_status status = rows_next(self->rows, &row, error);
         if (status == CSV_END) {
+            say_left_out(self);
             return put_batch(self, error);
         }
         if (status == CSV_FAILED) {
@@ -236,8 +261,9 @@ static bool find_replaced(struct prediction *self, struct error *error)
     self->replaces = calloc((size_t)columns, sizeof *self->replaces);
     for (int i = 0; self->replaces && i < columns; i++) {
         const char *name = rows_column_name(self->rows, i);
-        self->replaces[i] =
-            outcome_is_name(self->trained, name) || (self->has_spread && outcome_is_spread_name(self->trained, name));
+        self->replaces[i] = outcome_is_name(self->trained, name) ||
+                            (self->has_spread && outcome_is_spread_name(self->trained, name)) ||
+                            (self->shapley && contributions_is_name(self->trained, name));
     }
     return self->replaces || error_set(error, "%s: out of memory for %d columns", rows_name(self->rows), columns);
 }
@@ -252,7 +278,8 @@ static bool predict_opened(struct prediction *self, struct error *error)
                 find_replaced(self, error);
     self->outputs = malloc(BATCH * outputs * sizeof *self->outputs);
     self->spreads = malloc((self->has_spread ? BATCH * outputs : 1) * sizeof *self->spreads);
-    if (done && (!self->outputs || !self->spreads || !outcome_create(&self->outcome, self->trained))) {
+    if (done && (!self->outputs || !self->spreads || !outcome_create(&self->outcome, self->trained) ||
+                 (self->shapley && !contributions_create(&self->contributions, self->shapley)))) {
         done = error_set(error, "out of memory while predicting %zu outputs", outputs);
     }
     if (done) {
@@ -263,6 +290,7 @@ static bool predict_opened(struct prediction *self, struct error *error)
     free(self->spreads);
     free(self->replaces);
     outcome_free(&self->outcome);
+    contributions_free(&self->contributions);
     free(self->text);
     budget_release(self->account, self->text_capacity);
     examples_free(&self->examples);
@@ -271,6 +299,12 @@ static bool predict_opened(struct prediction *self, struct error *error)
     return done;
 }
 
+/* What is wanted beside the predictions. */
+struct predict_extras {
+    bool has_spread;
+    const struct shapley *shapley; /* NULL: rows are not explained */
+};
+
 /*
  * Reads a file of rows, of any size, and writes a CSV file: the columns as they are, except those of an earlier
  * prediction, then
@@ -278,7 +312,8 @@ static bool predict_opened(struct prediction *self, struct error *error)
  *     classes      prediction, and probability_CLASS for each class; of two the second one's probability must reach the
  *                  model's threshold
  *     flags        prediction_TARGET and probability_TARGET for each target
- *     numbers      prediction, or prediction_TARGET for each target
+ *     numbers      prediction, or prediction_TARGET for each target; then, of a model with intervals, interval_low and
+ *                  interval_high (_TARGET)
  *     the inputs   error: the mean squared difference of what the model makes of them; and flag: 1 where it is above
  *                  the model's threshold, if it has one
  *
@@ -288,14 +323,20 @@ static bool predict_opened(struct prediction *self, struct error *error)
  *     flags        spread_TARGET, of each probability
  *     numbers      spread or spread_TARGET, of each number
  *
+ * With shapley follows what each column contributes (worker/export/shapley.h).
+ *
  * Output written before a damaged place stays, and the error says so. The model must be of a table, and started. path
  * "-": standard input. Up to max_bad_records rows with faults are skipped, each with a warning.
  */
-static bool predict_rows(const struct trained *trained, const char *path, bool has_spread, FILE *out,
-                         struct error *error)
+static bool predict_rows(const struct trained *trained, const char *path, const struct predict_extras *extras,
+                         FILE *out, struct error *error)
 {
-    struct prediction self = {
-        .trained = trained, .schema = trained->schema, .engine = trained->engine, .has_spread = has_spread, .out = out};
+    struct prediction self = {.trained = trained,
+                              .schema = trained->schema,
+                              .engine = trained->engine,
+                              .has_spread = extras->has_spread,
+                              .shapley = extras->shapley,
+                              .out = out};
     uint8_t *input = NULL;
     const bool done = open_rows(&self.rows, path, &input, &trained->config, error) && predict_opened(&self, error);
     free(input);
@@ -311,6 +352,7 @@ bool predict_rows_bytes(const struct trained *trained, struct engine *engine, co
                               .engine = engine,
                               .watch = watch,
                               .account = account,
+                              .has_spread = watch->has_spread,
                               .out = out};
     return rows_open_bytes(&self.rows, "body", bytes, size, &trained->config.data, account, error) &&
            predict_opened(&self, error);
@@ -323,12 +365,18 @@ bool predict_rows_bytes(const struct trained *trained, struct engine *engine, co
  * standard input works as well.
  */
 
-enum { MOST_FILES = 1 << 20, READ_BYTES = 1 << 22, HEAD_BYTES = 64, DEFAULT_TOP = 3 };
+enum {
+    MOST_FILES = 1 << 20,
+    READ_BYTES = 1 << 22,
+    HEAD_BYTES = 64,
+    DEFAULT_TOP = 3,
+    FEW_ROWS = 20, /* to compare with */
+};
 
 /* State of one run. */
 struct predict {
     struct trained trained;
-    int inputs, classes, top;
+    int inputs, classes, top, samples;
     bool as_json, has_spread;
     uint8_t *images; /* [BATCH, inputs], plus the padding that vector loads may read */
     float *logits;   /* [BATCH, classes] */
@@ -572,14 +620,12 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
     const struct checkpoint_file *file = predict->trained.file;
     const struct model *model = &predict->trained.model;
     predict->has_spread = command_switch(call, "spread");
-    if (predict->has_spread && model->net_count == 1) {
-        return error_set(error,
-                         "%s is a single net, and --spread needs several: train it with --ensemble=raw:2 or the "
-                         "like",
-                         checkpoint_path(file));
+    const char *obstacle = predict->has_spread ? outcome_spread_obstacle(&predict->trained) : NULL;
+    if (obstacle) {
+        return error_set(error, "--spread: %s %s", checkpoint_path(file), obstacle);
     }
-    if (predict->has_spread && outcome_kind(&predict->trained) == OUTCOME_ERROR) {
-        return error_set(error, "%s learns its inputs, whose error has no --spread", checkpoint_path(file));
+    if (command_switch(call, "explain") && !predict->trained.schema) {
+        return error_set(error, "%s %s", checkpoint_path(file), shapley_obstacle(&predict->trained));
     }
     fprintf(stderr, "predicts by %s, step %lld\n", checkpoint_path(file), /* standard output is for predictions */
             (long long)checkpoint_file_info(file)->global_step);
@@ -605,14 +651,71 @@ static void close_predict(struct predict *predict)
     trained_close(&predict->trained);
 }
 
-/* 0 if the text is not a count. */
-static int parse_top(const char *text)
+/* The flag's count, from 1 to `most`; 0 if it is none. */
+static int parse_count(const char *text, int usual, int most)
 {
     char *end;
     errno = 0;
-    long number = text ? strtol(text, &end, 10) : DEFAULT_TOP;
-    return text && (errno != 0 || end == text || *end != '\0' || number < 1 || number > CONFIG_MAX_WIDTH) ? 0
-                                                                                                          : (int)number;
+    long number = text ? strtol(text, &end, 10) : usual;
+    return text && (errno != 0 || end == text || *end != '\0' || number < 1 || number > most) ? 0 : (int)number;
+}
+
+/* False, with a word, if a flag is wrong. */
+static bool check_flags(const struct predict *predict, const struct command_call *call, int first)
+{
+    const bool is_explained = command_switch(call, "explain");
+    if (predict->top == 0) {
+        log_error("--top_k: must be an integer from 1 to 65536");
+    } else if (predict->samples == 0) {
+        log_error("--samples: must be an integer from 1 to %d", SHAPLEY_MOST_SAMPLES);
+    } else if (!is_explained && (command_value(call, "samples") || command_value(call, "background"))) {
+        log_error("--%s says how to explain predictions; add --explain",
+                  command_value(call, "samples") ? "samples" : "background");
+    } else if (call->operand_count == first) {
+        log_error("predict needs images or a table after its model: `trainer predict RUN FILE`, or - for standard "
+                  "input");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+/* By the rows of a file, or by those in the checkpoint. */
+static bool prepare_to_explain(struct shapley *shapley, const struct predict *predict, const struct command_call *call,
+                               struct error *error)
+{
+    const struct trained *trained = &predict->trained;
+    const char *path = command_value(call, "background"), *obstacle = shapley_obstacle(trained);
+    struct examples rows = {.count = 0};
+    const bool done = (!obstacle || error_set(error, "%s %s", checkpoint_path(trained->file), obstacle)) &&
+                      (path ? background_sample(&rows, trained, path, SHAPLEY_BACKGROUND, path, error)
+                            : background_kept(&rows, trained, error)) &&
+                      (rows.count > 0 || error_set(error,
+                                                   "%s keeps no rows to compare with (--kept_rows); --explain needs "
+                                                   "--background=FILE, of training's rows, say",
+                                                   checkpoint_path(trained->file)));
+    if (done && rows.count < FEW_ROWS) {
+        log_warning("contributions are compared with only %d rows; give --background=FILE, of training's rows, say, "
+                    "or train with --kept_rows=64",
+                    rows.count);
+    }
+    if (done) {
+        return shapley_make(shapley, trained, &rows, predict->samples, trained->engine, error);
+    }
+    examples_free(&rows);
+    return false;
+}
+
+static bool predict_file_of_rows(struct predict *predict, const struct command_call *call, const char *path, FILE *out,
+                                 struct error *error)
+{
+    struct shapley shapley = {.samples = 0};
+    const bool is_explained = command_switch(call, "explain");
+    const struct predict_extras extras = {predict->has_spread, is_explained ? &shapley : NULL};
+    const bool done = (!is_explained || prepare_to_explain(&shapley, predict, call, error)) &&
+                      predict_rows(&predict->trained, path, &extras, out, error);
+    shapley_free(&shapley);
+    return done;
 }
 
 /* Rows go to one CSV file, or to standard output. */
@@ -625,14 +728,14 @@ static bool predict_tables(struct predict *predict, const struct command_call *c
     }
     struct file_draft draft;
     if (!path) {
-        return predict_rows(&predict->trained, call->operands[first], predict->has_spread, stdout, error) &&
+        return predict_file_of_rows(predict, call, call->operands[first], stdout, error) &&
                ((fflush(stdout) == 0 && !ferror(stdout)) ||
                 file_error(error, "standard output", "cannot be written", errno));
     }
     if (!file_output_begin(&draft, path, 0666, error) || !file_draft_stream(&draft, error)) {
         return false;
     }
-    if (!predict_rows(&predict->trained, call->operands[first], predict->has_spread, draft.stream, error)) {
+    if (!predict_file_of_rows(predict, call, call->operands[first], draft.stream, error)) {
         file_draft_drop(&draft);
         return false;
     }
@@ -655,7 +758,10 @@ static bool begins_with_model(const struct command_call *call)
 
 static int run_predict(const struct command_call *call)
 {
-    struct predict predict = {.top = parse_top(command_value(call, "top_k"))};
+    struct predict predict = {
+        .top = parse_count(command_value(call, "top_k"), DEFAULT_TOP, CONFIG_MAX_WIDTH),
+        .samples = parse_count(command_value(call, "samples"), SHAPLEY_SAMPLES, SHAPLEY_MOST_SAMPLES),
+    };
     struct error error;
     int status = COMMAND_FAILED;
     if (command_switch(call, "json")) {
@@ -666,11 +772,7 @@ static int run_predict(const struct command_call *call)
     predict.as_json = log_format() == LOG_JSON;
     const int first = begins_with_model(call);
     const char *train_dir = first == 1 ? call->operands[0] : call->config->output.train_dir;
-    if (predict.top == 0 || call->operand_count == first) {
-        log_error(predict.top == 0
-                      ? "--top_k: must be an integer from 1 to 65536"
-                      : "predict needs images or a table after its model: `trainer predict RUN FILE`, or - "
-                        "for standard input");
+    if (!check_flags(&predict, call, first)) {
         return COMMAND_MISUSED;
     }
     if (!open_predict(&predict, call, train_dir, &error)) {
@@ -703,6 +805,9 @@ static const struct command_flag flags[] = {
     {"top_k", "N", "number of classes to show per image, most likely first (3)"},
     {"json", NULL, "one JSON object per image"},
     {"spread", NULL, "how far the nets of an ensemble differ, as a standard deviation: a measure of doubt"},
+    {"explain", NULL, "for tables: how much each column contributes to each prediction (Shapley values)"},
+    {"samples", "N", "with explain: in how many orders columns are taken, at least (400)"},
+    {"background", "FILE", "with explain: the rows to compare with (those kept in the model; at most 100)"},
     {"out", "FILE", "for tables: the CSV file to write (standard output)"},
     {NULL, NULL, NULL},
 };
@@ -720,5 +825,6 @@ const struct command command_predict = {
         "with the predictions as further columns. The model comes from train_dir or --checkpoint.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_READER,
     .run = run_predict,
 };

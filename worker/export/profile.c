@@ -719,5 +719,6 @@ const struct command command_profile = {
                "is its own time, without nested spans, relative to the time the member was profiled; several threads "
                "may add up to more than 100%.",
     .flags = profile_flags,
+    .confine = CONFINE_READER,
     .run = run_profile,
 };

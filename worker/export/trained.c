@@ -177,6 +177,7 @@ static void take_loss(struct trained *trained)
     struct config_train *train = &trained->config.train;
     trained->threshold = info->has_threshold ? info->threshold : NAN;
     trained->temperature = info->temperature;
+    trained->interval = info->interval;
     if (!trained->schema) {
         return;
     }
@@ -197,14 +198,14 @@ static bool is_chosen(const struct config *config, const char *name)
     return config->origins && config_origin_of(config, config_key_by_path("data", name))->source == SOURCE_FLAG;
 }
 
-/* The rows that it was not trained on, unless a flag holds out others. */
+/* The examples that it was not trained on, unless a flag holds out others. */
 static void take_held_out(struct trained *trained)
 {
     const struct checkpoint_info *info = checkpoint_file_info(trained->file);
     struct config_data *data = &trained->config.data;
     static char none[] = "";
     const bool is_chosen_here = is_chosen(&trained->config, "group") || is_chosen(&trained->config, "time");
-    if (!trained->schema || info->test_share < 0) {
+    if (info->test_share < 0) {
         return;
     }
     if (!is_chosen(&trained->config, "test_share")) {

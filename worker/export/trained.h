@@ -32,6 +32,7 @@ struct trained {
     char **targets;           /* target names that config.data.target points to, unless the command names some */
     double threshold;         /* of a binary model or an anomaly detector, by its validation data; NaN: none */
     double temperature;       /* by which outputs are divided before they are probabilities; 0: by none */
+    struct interval interval; /* around predicted numbers; coverage 0: none */
     struct model model;
     float *parameters;     /* [model.float_count], in the model's layout */
     bool averaged;         /* they are the moving averages */
@@ -72,6 +73,7 @@ struct predict_watch {
     void (*took)(void *context, const struct encoder *encoder, const struct row *row);
     void (*saw)(void *context, const struct examples *examples, const float *outputs);
     void *context;
+    bool has_spread; /* of an ensemble: the spread is wanted, too */
 };
 bool predict_rows_bytes(const struct trained *trained, struct engine *engine, const void *bytes, size_t size,
                         struct budget_account *account, const struct predict_watch *watch, FILE *out,

@@ -39,6 +39,7 @@ struct chief {
     struct push_pull shards;
     struct config_train train; /* which checkpoints to keep */
     struct checkpoint_state state;
+    struct checkpoint_state best;     /* the best so far; memory NULL: only the folder has it */
     float *sent_model;                /* [float_count]: the state's STORE_SENT; NULL: it has none */
     struct residual_files sent_files; /* their files, one per checkpoint */
     struct config_output output;      /* when to save and what to keep. Locked */
@@ -259,7 +260,8 @@ enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, str
                                   struct error *error)
 {
     /* All of it if it may be the best so far, and so worth keeping. */
-    unsigned which = chief->has_folder ? ~(1u << STORE_SENT) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
+    const bool is_kept = chief->has_folder || chief->best.memory;
+    unsigned which = is_kept ? ~(1u << STORE_SENT) : 1u << STORE_PARAMETERS | 1u << STORE_AVERAGES;
     enum chief_hold_result result = CHIEF_NOT_NOW;
     chief_lock(chief);
     if (take_now(chief, which, &chief->held_step, error) == EXCHANGE_OK) {
@@ -278,6 +280,8 @@ void chief_release(struct chief *chief, bool is_best)
 {
     if (is_best && chief->has_folder) {
         write_checkpoint(chief, CHECKPOINT_BEST, chief->held_step);
+    } else if (is_best && chief->best.memory) {
+        checkpoint_state_copy(&chief->best, &chief->state);
     }
     chief->ledger.info.validation_score = NAN; /* the next checkpoint is of another step */
     pthread_mutex_unlock(&chief->mutex);
@@ -896,7 +900,11 @@ static bool load_good(struct chief *chief, const struct good_model *good, char *
         return false;
     }
     if (good->is_best) { /* no folder has it */
-        good_model_copy(good, &chief->state);
+        if (chief->best.memory) {
+            checkpoint_state_copy(&chief->state, &chief->best);
+        } else {
+            good_model_copy(good, &chief->state); /* too large a model to keep its slots, too */
+        }
         snprintf(source, size, "back at the best model");
         info->global_step = good->global_step;
     }
@@ -991,6 +999,9 @@ bool chief_create(struct chief **out, const struct chief_options *options, struc
                                          .given_up = options->given_up,
                                          .context = options->context};
     checkpoint_state_create(&chief->state, options->model, &chief->train);
+    if (config->output.train_dir[0] == '\0' && good_model_is_small(options->model, &config->train)) {
+        checkpoint_state_create(&chief->best, options->model, &chief->train);
+    }
     create_sent_model(chief, config);
     bool done = push_pull_create(&chief->shards, &exchange, error);
     if (done && config->output.train_dir[0] != '\0') {
@@ -1011,6 +1022,7 @@ void chief_destroy(struct chief *chief)
         chief_stop_saving(chief);
         push_pull_destroy(&chief->shards);
         checkpoint_state_destroy(&chief->state);
+        checkpoint_state_destroy(&chief->best);
         free(chief->sent_model);
         if (chief->has_folder) {
             checkpoint_folder_close(&chief->ledger.folder);

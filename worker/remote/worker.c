@@ -649,6 +649,7 @@ static void worker_finish(struct updater *updater)
     case TRAINING_LAST_STEP:
     case TRAINING_TARGET:
     case TRAINING_PATIENCE:
+    case TRAINING_TIME:
         if (worker->chief) {
             finish_job(worker);
         } else {

@@ -49,6 +49,7 @@ TEST(texts_read_back)
                                             {"l2", "0.1"},
                                             {"learning_rate", "3.0000000000000004e-05"},
                                             {"seed", "9007199254740991"},
+                                            {"time_limit", "90"},
                                             {"data_dir", "a b/\xC3\xA4"},
                                             {"log_format", "json"},
                                             {"issync", "true"},

@@ -1,6 +1,7 @@
 /* Relations between keys, by flags and by file. */
 #include "base/config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tests/check.h"
@@ -40,6 +41,30 @@ static void accept(struct config *config, const char *json, const char *const *f
 
 #define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL, NULL})
 #define NO_FLAGS   ((const char *const[]){NULL, NULL})
+
+TEST(what_a_fold_is)
+{
+    struct config config;
+    static const char *const wrong[] = {"0/5", "6/5", "1/1", "1/21", "1", "1/5/", "1/5x", " 1/5", "-1/5", "1/+5"};
+    int fold, folds;
+    struct error error;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char expected[128];
+        snprintf(expected, sizeof expected, "--fold: must be which part of how many, at most 20, as 2/5, not \"%s\"",
+                 wrong[i]);
+        refuse("{}", FLAGS("target", "y", "fold", wrong[i]), expected);
+    }
+    refuse("{}", FLAGS("fold", "1/5"), "--fold: divides the rows of a table, and there is no target; remove it");
+    refuse("{}", FLAGS("target", "y", "fold", "1/5", "validation_size", "9"),
+           "--fold: and validation_size both set which rows are held out; remove one of the two");
+    refuse("{}", FLAGS("target", "y", "fold", "1/5", "time", "t"),
+           "--fold: holds out rows at random, and data.time the latest ones; remove one of the two");
+    accept(&config, "{\"data\": {\"fold\": \"5/5\", \"target\": [\"y\"]}}", NO_FLAGS);
+    assert_true(config_parse_fold(config.data.fold, &fold, &folds, &error));
+    assert_int_equal(fold, 5);
+    assert_int_equal(folds, 5);
+    config_free(&config);
+}
 
 TEST(what_checkpoints_need)
 {

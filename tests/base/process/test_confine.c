@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -103,6 +105,8 @@ static int try_what_nobody_needs(void)
 static void what_nobody_needs_is_refused(void **state)
 {
     (void)state;
+    assert_int_equal(in_role(CONFINE_READER, try_what_nobody_needs), AS_IT_SHOULD);
+    assert_int_equal(in_role(CONFINE_CLIENT, try_what_nobody_needs), AS_IT_SHOULD);
     assert_int_equal(in_role(CONFINE_SERVER, try_what_nobody_needs), AS_IT_SHOULD);
     assert_int_equal(in_role(CONFINE_PS, try_what_nobody_needs), AS_IT_SHOULD);
     assert_int_equal(in_role(CONFINE_LAUNCHER, try_what_nobody_needs), AS_IT_SHOULD);
@@ -148,6 +152,8 @@ static int try_to_start(void)
 static void only_who_must_starts_programs(void **state)
 {
     (void)state;
+    assert_int_equal(in_role(CONFINE_READER, try_to_start), 0);
+    assert_int_equal(in_role(CONFINE_CLIENT, try_to_start), 0);
     assert_int_equal(in_role(CONFINE_SERVER, try_to_start), 0);
     assert_int_equal(in_role(CONFINE_PS, try_to_start), EXECUTED);
     assert_int_equal(in_role(CONFINE_LAUNCHER, try_to_start), EXECUTED | FORKED | MADE_CODE);
@@ -156,6 +162,60 @@ static void only_who_must_starts_programs(void **state)
 static void *nothing(void *context)
 {
     return context;
+}
+
+static int filters_of_this(void)
+{
+    char text[8192];
+    const int fd = open("/proc/self/status", O_RDONLY);
+    const ssize_t size = read(fd, text, sizeof text - 1);
+    text[size > 0 ? size : 0] = '\0';
+    const char *line = strstr(text, "Seccomp_filters:\t");
+    return line ? line[strlen("Seccomp_filters:\t")] - '0' : -1;
+}
+
+enum { OPENED = 1, CONNECTED = 2, LISTENED = 4 };
+
+static int try_to_talk(void)
+{
+    int could = 0;
+    const struct sockaddr_in anywhere = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const struct sockaddr *address = (const struct sockaddr *)(const void *)&anywhere;
+    int given[2];
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    could |= fd >= 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, given) == 0 ? OPENED : 0;
+    errno = 0;
+    connect(fd >= 0 ? fd : 0, address, sizeof anywhere); /* nobody listens at port 0 */
+    could |= errno != EPERM ? CONNECTED : 0;
+    return could | (bind(fd, address, sizeof anywhere) == 0 || listen(fd, 1) == 0 ? LISTENED : 0);
+}
+
+/* A command that reads files talks to nobody, not even by a socket that it was started with. */
+static void who_reads_does_not_talk(void **state)
+{
+    (void)state;
+    assert_int_equal(in_role(CONFINE_READER, try_to_talk), 0);
+    assert_int_equal(in_role(CONFINE_CLIENT, try_to_talk), OPENED | CONNECTED);
+    assert_int_equal(in_role(CONFINE_SERVER, try_to_talk), OPENED | CONNECTED | LISTENED);
+}
+
+static int try_to_read(void)
+{
+    pthread_t thread;
+    struct pollfd none = {.fd = -1};
+    const int file = open("/dev/null", O_RDWR);
+    return file < 0 || write(file, "x", 1) != 1                ? 1
+           : pthread_create(&thread, NULL, nothing, NULL) != 0 ? 2
+           : pthread_join(thread, NULL) != 0                   ? 3
+           : poll(&none, 1, 0) != 0                            ? 4
+                                                               : AS_IT_SHOULD;
+}
+
+static void who_reads_can(void **state)
+{
+    (void)state;
+    assert_int_equal(in_role(CONFINE_READER, try_to_read), AS_IT_SHOULD);
+    assert_int_equal(in_role(CONFINE_NOT, filters_of_this), filters_of_this());
 }
 
 static int try_what_is_needed(void)
@@ -176,16 +236,6 @@ static void what_is_needed_works(void **state)
 {
     (void)state;
     assert_int_equal(in_role(CONFINE_SERVER, try_what_is_needed), AS_IT_SHOULD);
-}
-
-static int filters_of_this(void)
-{
-    char text[8192];
-    const int fd = open("/proc/self/status", O_RDONLY);
-    const ssize_t size = read(fd, text, sizeof text - 1);
-    text[size > 0 ? size : 0] = '\0';
-    const char *line = strstr(text, "Seccomp_filters:\t");
-    return line ? line[strlen("Seccomp_filters:\t")] - '0' : -1;
 }
 
 /* As a process that restarts in place does every time. */
@@ -238,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_nobody_needs_is_refused),  cmocka_unit_test(new_calls_do_not_exist),
         cmocka_unit_test(only_who_must_starts_programs), cmocka_unit_test(what_is_needed_works),
+        cmocka_unit_test(who_reads_does_not_talk),       cmocka_unit_test(who_reads_can),
         cmocka_unit_test(one_filter_is_enough),          cmocka_unit_test(every_thread_is_confined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -464,6 +464,61 @@ TEST_WITH(test_the_longest_idle_connection_makes_room, begin, end)
     }
 }
 
+static const char later[] = "GET /later HTTP/1.1\r\n" HOST "\r\n";
+
+static int ask_later(int open)
+{
+    struct http_counts counts;
+    const int busy = connect_to_it();
+    do {
+        http_server_counts(server, &counts);
+    } while (counts.connections < open);
+    const int before = atomic_load(&deferred);
+    put(busy, later, sizeof later - 1);
+    while (atomic_load(&deferred) == before) {
+        clock_pause(clock_monotonic_s() + 0.001);
+    }
+    return busy;
+}
+
+/* Whoever comes and says nothing pushes out others of that kind, and nobody who is being answered. */
+TEST_WITH(test_who_says_nothing_interrupts_no_answer, begin, end)
+{
+    enum { COME = 3 * CONNECTIONS };
+    int silent[COME];
+    atomic_store(&is_held, true);
+    const int busy = ask_later(1);
+    for (int i = 0; i < COME; i++) {
+        silent[i] = connect_to_it();
+    }
+    for (struct http_counts counts = {.evicted = 0}; counts.evicted < COME + 1 - CONNECTIONS;) {
+        http_server_counts(server, &counts);
+    }
+    atomic_store(&is_held, false);
+    assert_int_equal(shutdown(busy, SHUT_WR), 0);
+    holds(rest(busy), "<later>");
+    for (int i = 0; i < COME; i++) {
+        close(silent[i]);
+    }
+}
+
+/* But work holds no more than half of the places, however long it takes. */
+TEST_WITH(test_answers_do_not_keep_all_places, begin, end)
+{
+    int busy[CONNECTIONS];
+    atomic_store(&is_held, true);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        busy[i] = ask_later(i + 1);
+    }
+    for (int i = 0; i < 3; i++) {
+        holds(say("GET /echo/x HTTP/1.1\r\n" LAST "\r\n"), "</echo/x||>");
+    }
+    atomic_store(&is_held, false);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        close(busy[i]);
+    }
+}
+
 /* Memory for one such answer, not two; the memory of a client that does not read is freed when it leaves. */
 TEST_WITH(test_memory_has_a_limit, begin, end)
 {
@@ -494,10 +549,9 @@ TEST_WITH(test_memory_has_a_limit, begin, end)
 TEST_WITH(test_a_drained_server_lets_go, begin, end)
 {
     const int idle = connect_to_it(), busy = connect_to_it();
-    static const char request[] = "GET /later HTTP/1.1\r\n" HOST "\r\n";
     atomic_store(&is_held, true);
-    put(busy, request, sizeof request - 1);
-    for (struct http_counts counts = {.bytes_in = 0}; counts.connections < 2 || counts.bytes_in < sizeof request - 1;) {
+    put(busy, later, sizeof later - 1);
+    for (struct http_counts counts = {.bytes_in = 0}; counts.connections < 2 || counts.bytes_in < sizeof later - 1;) {
         http_server_counts(server, &counts);
     }
     http_server_drain(server, clock_monotonic_s() + 0.1); /* in vain: an answer is to come */

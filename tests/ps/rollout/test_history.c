@@ -355,28 +355,29 @@ static void the_audit_log_is_bounded(void **state)
 static const char *verified(const char *log, const char *text)
 {
     static struct error why;
-    size_t lines;
-    char last[AUDIT_HASH_HEX + 1];
+    struct audit_state verified_state;
     put(log, text, strlen(text));
-    return audit_verify(&versions, &lines, last, &why) ? "" : why.text;
+    return audit_verify(&versions, &verified_state, &why) ? "" : why.text;
 }
 
 static void the_audit_log_is_a_chain(void **state)
 {
     (void)state;
     enum { LINES = 5, AFTER = LINES };
-    char log[VERSIONS_PATH], head[VERSIONS_PATH], changed[8192], last[AUDIT_HASH_HEX + 1], at_line[32];
+    char log[VERSIONS_PATH], head[VERSIONS_PATH], changed[8192], at_line[32];
     char lines[LINES][1024];
     uint8_t *bytes;
-    size_t size, count;
+    size_t size;
+    struct audit_state whole;
     assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
                 file_join(head, sizeof head, versions.folder, "audit.head", &error));
     for (int i = 0; i < LINES; i++) {
         const struct audit_entry entry = {"ps 0", "me@desk", "propose", (uint64_t)i + 1, "a \"word\"\n", 0};
         audit_write(&versions, &entry);
     }
-    assert_true(audit_verify(&versions, &count, last, &error));
-    assert_int_equal(count, LINES);
+    assert_true(audit_verify(&versions, &whole, &error));
+    assert_int_equal(whole.lines, LINES);
+    assert_int_equal(whole.mended, 0);
     assert_true(file_read(log, 8192, &bytes, &size, &error));
     const char *at = (const char *)bytes;
     for (int i = 0; i < LINES; i++) {
@@ -421,9 +422,9 @@ static void the_audit_log_is_a_chain(void **state)
     free(bytes);
     assert_true(file_read(log, 8192, &bytes, &size, &error));
     assert_int_equal(times((const char *)bytes, "\n"), LINES + 1);
-    assert_true(audit_verify(&versions, &count, last, &error)); /* nothing but the end of the line was lost */
+    assert_true(audit_verify(&versions, &whole, &error)); /* nothing but the end of the line was lost */
     unlink(head);
-    assert_false(audit_verify(&versions, &count, last, &error));
+    assert_false(audit_verify(&versions, &whole, &error));
     free(bytes);
     unlink(log);
 }
@@ -432,9 +433,8 @@ static void the_audit_log_is_a_chain(void **state)
 static void the_chain_spans_files(void **state)
 {
     (void)state;
-    char log[VERSIONS_PATH], former_log[VERSIONS_PATH], head[VERSIONS_PATH], aside[VERSIONS_PATH],
-        last[AUDIT_HASH_HEX + 1], name[1000];
-    size_t count;
+    char log[VERSIONS_PATH], former_log[VERSIONS_PATH], head[VERSIONS_PATH], aside[VERSIONS_PATH], name[1000];
+    struct audit_state whole;
     assert_true(file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
                 file_join(head, sizeof head, versions.folder, "audit.head", &error) &&
                 file_join(aside, sizeof aside, versions.folder, "aside", &error) &&
@@ -447,23 +447,92 @@ static void the_chain_spans_files(void **state)
         audit_write(&versions, &entry);
         written++;
     }
-    assert_true(audit_verify(&versions, &count, last, &error));
-    assert_int_equal(count, written);
+    assert_true(audit_verify(&versions, &whole, &error));
+    assert_int_equal(whole.lines, written);
     assert_int_equal(rename(log, former_log), 0); /* and the process dies before the new file's first line */
     audit_write(&versions, &entry);
-    assert_true(audit_verify(&versions, &count, last, &error));
-    assert_int_equal(count, 2);
+    assert_true(audit_verify(&versions, &whole, &error));
+    assert_int_equal(whole.lines, 2);
     assert_int_equal(rename(former_log, aside), 0);
-    assert_false(audit_verify(&versions, &count, last, &error));
+    assert_false(audit_verify(&versions, &whole, &error));
     assert_non_null(strstr(error.text, "audit.log:1: "));
     assert_int_equal(rename(aside, former_log), 0);
     assert_int_equal(truncate(log, 0), 0); /* which no crash does */
     audit_write(&versions, &entry);
-    assert_false(audit_verify(&versions, &count, last, &error));
+    assert_false(audit_verify(&versions, &whole, &error));
     assert_non_null(strstr(error.text, "audit.log:1: "));
     unlink(former_log);
     unlink(log);
     unlink(head);
+}
+
+/* A power cut anywhere in a line needs nobody; and neither does one in the line that mends it. */
+static void an_unfinished_line_is_mended(void **state)
+{
+    (void)state;
+    char log[VERSIONS_PATH], head[VERSIONS_PATH], config_path[VERSIONS_PATH + 8], folder[VERSIONS_PATH], text[8192];
+    char(*entries)[1024] = calloc(3, sizeof *entries), heads[3][CHECKED_LINE];
+    struct audit_state found;
+    uint8_t *bytes;
+    size_t size, lengths[3] = {0};
+    memcpy(folder, versions.folder, sizeof folder);
+    snprintf(config_path, sizeof config_path, "%.*s/config.json", VERSIONS_PATH - 32, folder);
+    assert_true(versions_open(&versions, config_path, &error) &&
+                file_join(log, sizeof log, versions.folder, "audit.log", &error) &&
+                file_join(head, sizeof head, versions.folder, "audit.head", &error));
+    for (int i = 0; i < 3; i++) {
+        audit_write(&versions, &(struct audit_entry){"ps 0", "me@desk", "propose", (uint64_t)i + 1, "\"begun\"", 0});
+        assert_true(file_read(log, 8192, &bytes, &size, &error) && checked_line_read(head, heads[i], &error));
+        snprintf(entries[i], sizeof entries[i], "%s", (const char *)bytes + lengths[0] + lengths[1]);
+        lengths[i] = strlen(entries[i]);
+        free(bytes);
+    }
+    listen_in();
+    for (size_t cut = 1; cut < lengths[2]; cut++) {  /* of the third line, before audit.head names it */
+        for (int behind = 0; behind < 2; behind++) { /* or even the second */
+            snprintf(text, sizeof text, "%s%s%.*s", entries[0], entries[1], (int)cut, entries[2]);
+            put(log, text, strlen(text));
+            assert_true(checked_line_write(head, heads[1 - behind], &error));
+            if (!audit_verify(&versions, &found, &error)) {
+                fail_msg("%s", error.text);
+            }
+            assert_true(found.lines == 2 && found.mended == 0 && found.unfinished == cut);
+            audit_mend(config_path);
+            assert_true(audit_verify(&versions, &found, &error));
+            assert_true(found.lines == 3 && found.mended == 1 && found.unfinished == 0);
+            audit_mend(config_path); /* once */
+            audit_write(&versions, &(struct audit_entry){"ps 0", "me@desk", "abort", 9, "done", 0});
+            assert_true(audit_verify(&versions, &found, &error));
+            assert_true(found.lines == 4 && found.mended == 1);
+        }
+    }
+    assert_true(file_read(log, 8192, &bytes, &size, &error));
+    assert_non_null(
+        strstr((const char *)bytes, "\n{\"what\":\"mended\",\"outcome\":\"the process ended while it wrote"));
+    assert_non_null(strstr((const char *)bytes, ": {'when':'"));
+    free(bytes);
+    assert_true(times(heard(), "its last line was unfinished") >= 2);
+
+    /* A whole line that was cut, or is gone, is no unfinished one: audit.head names it. */
+    for (size_t cut = 0; cut < lengths[2]; cut++) {
+        snprintf(text, sizeof text, "%s%s%.*s", entries[0], entries[1], (int)cut, entries[2]);
+        put(log, text, strlen(text));
+        assert_true(checked_line_write(head, heads[2], &error));
+        audit_mend(config_path);
+        assert_int_equal(size_of("audit.log"), strlen(text));
+        assert_false(audit_verify(&versions, &found, &error));
+    }
+    /* The first line of all. */
+    unlink(head);
+    put(log, entries[0], lengths[0] / 2);
+    audit_mend(config_path);
+    assert_true(audit_verify(&versions, &found, &error));
+    assert_true(found.lines == 1 && found.mended == 1);
+    unlink(log);
+    unlink(head);
+    rmdir(versions.folder);
+    memcpy(versions.folder, folder, sizeof folder);
+    free(entries);
 }
 
 /* Where a process was started without standard input, the log is the first file that it opens. */
@@ -500,6 +569,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_meter_lets_few_through),
         cmocka_unit_test_setup_teardown(the_audit_log_is_bounded, enter, leave),
+        cmocka_unit_test_setup_teardown(an_unfinished_line_is_mended, enter, leave),
         cmocka_unit_test_setup_teardown(the_audit_log_may_be_file_0, enter, leave),
         cmocka_unit_test_setup_teardown(the_audit_log_is_a_chain, enter, leave),
         cmocka_unit_test_setup_teardown(the_chain_spans_files, enter, leave),

@@ -120,6 +120,32 @@ TEST(thresholds_follow)
     assert_true(fabs(calibration_threshold(1 / (1 + exp(-z)), 2) - 1 / (1 + exp(-z / 2))) < 1e-15);
 }
 
+/* Of 19 rows the farthest error on either side is the bound of 90%; of 18 there is none. */
+TEST(intervals_are_of_ranks)
+{
+    double scales[] = {2, 1};
+    float outputs[38], wanted[38];
+    struct interval interval;
+    struct examples examples = {.count = 19, .targets = 2, .target_values = wanted, .target_scales = scales};
+    for (int row = 0; row < 19; row++) {
+        const float error = (float)((row * 7) % 19);
+        outputs[2 * row] = 100;
+        wanted[2 * row] = 100 + error - 5;
+        outputs[2 * row + 1] = error * error;
+        wanted[2 * row + 1] = 0;
+    }
+    assert_true(calibration_interval(0.9, outputs, &examples, &interval));
+    assert_true(interval.coverage == 0.9 && interval.targets == 2);
+    assert_true(interval.low[0] == -10 && interval.high[0] == 26);
+    assert_true(interval.low[1] == -18 * 18 && interval.high[1] == 0);
+    assert_true(calibration_interval(0.5, outputs, &examples, &interval)); /* the fifth from each end */
+    assert_true(interval.low[0] == -2 && interval.high[0] == 18);
+    examples.count = 18;
+    assert_false(calibration_interval(0.9, outputs, &examples, &interval));
+    assert_true(interval.coverage == 0);
+    assert_true(calibration_interval(0.8, outputs, &examples, &interval));
+}
+
 int main(void)
 {
     return check_run(NULL, NULL);

@@ -541,6 +541,22 @@ void csv_begin(struct csv_reader *reader, int columns, bool has_comments)
     scan_from(reader, reader->begin);
 }
 
+const char *csv_rest(const struct csv_reader *reader, size_t *size)
+{
+    const char *rest = reader->buffer + reader->begin;
+    *size = reader->end - reader->begin;
+    if (!reader->ended || *size > CSV_REST) {
+        return NULL;
+    }
+    for (; *size > 0; --*size) {
+        const char last = rest[*size - 1];
+        if (last != ' ' && last != '\t' && last != '\r' && last != '\n' && last != reader->delimiter) {
+            break;
+        }
+    }
+    return rest;
+}
+
 int64_t csv_longer_rows(const struct csv_reader *reader)
 {
     return reader->longer;

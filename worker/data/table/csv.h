@@ -88,6 +88,13 @@ void csv_rewind(struct csv_reader *reader);
 /* Ends looking: csv_next returns what follows the row looked at last, in rows of that many fields. */
 void csv_begin(struct csv_reader *reader, int columns, bool has_comments);
 
+/*
+ * What follows the row that csv_next gave last, if that is the end of the file and no longer than CSV_REST, without
+ * blanks and delimiters at its end; else NULL.
+ */
+enum { CSV_REST = 4096 };
+const char *csv_rest(const struct csv_reader *reader, size_t *size);
+
 /* Rows so far that had empty fields in addition to their columns. */
 int64_t csv_longer_rows(const struct csv_reader *reader);
 

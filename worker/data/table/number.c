@@ -268,15 +268,46 @@ bool number_is_missing(const char *text, size_t size)
 
 bool number_is_mark(const char *text, size_t size)
 {
-    static const char *const marks[] = {
-        "-",        "--",      "---",     ".",       "..",       "...",           "\u2013",
-        "\u2014",   "\u2026",  "\\n",     "n.a.",    "n.a",      "n.d.",          "nd",
-        "nil",      "(null)",  "nat",     "missing", "unknown",  "not available", "-na-",
-        "#n/a n/a", "#div/0!", "#ref!",   "#value!", "#num!",    "#name?",        "#null!",
-        "#na",      "1.#ind",  "-1.#ind", "1.#qnan", "-1.#qnan", "undef",         "undefined",
-        NULL};
+    static const char *const marks[] = {"-",
+                                        "--",
+                                        "---",
+                                        ".",
+                                        "..",
+                                        "...",
+                                        "\u2013",
+                                        "\u2014",
+                                        "\u2026",
+                                        "\\n",
+                                        "n.a.",
+                                        "n.a",
+                                        "n.d.",
+                                        "nd",
+                                        "nil",
+                                        "(null)",
+                                        "nat",
+                                        "missing",
+                                        "unknown",
+                                        "not available",
+                                        "-na-",
+                                        "#n/a n/a",
+                                        "#div/0!",
+                                        "#ref!",
+                                        "#value!",
+                                        "#num!",
+                                        "#name?",
+                                        "#null!",
+                                        "#na",
+                                        "1.#ind",
+                                        "-1.#ind",
+                                        "1.#qnan",
+                                        "-1.#qnan",
+                                        "undef",
+                                        "undefined",
+                                        "0000-00-00",
+                                        "0000-00-00 00:00:00",
+                                        NULL};
     trim(&text, &size);
-    return number_is_missing(text, size) || (size <= 13 && is_one_of(text, size, marks));
+    return number_is_missing(text, size) || (size <= 19 && is_one_of(text, size, marks));
 }
 
 static enum number_kind parse_word(const char *text, size_t size)

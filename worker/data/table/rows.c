@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/config.h"
 #include "base/config/keys.h"
@@ -24,6 +25,7 @@
 #include "worker/data/table/timestamp.h"
 
 enum { HEAD = SIGNATURE_HEAD };
+enum { TOTAL_TEXT = 32, ROWS_ABOVE = 3 /* at least, to be summed up by one below */ };
 _Static_assert((int)HEAD >= (int)RECORDS_HEAD, "the head is enough for all formats");
 _Static_assert((int)HEAD >= (int)NPY_HEAD, "the head is enough for all formats");
 _Static_assert((int)ROWS_MOST_PLAIN == (int)NPY_MOST_PLAIN, "as many as the reader gives");
@@ -45,6 +47,7 @@ struct csv_header {
     int skipped;            /* fields of the row of names before the first name */
     bool lacks_first;       /* R: the first column, of row names, has no name */
     bool has_comments;      /* the file begins with them */
+    int most_empty;         /* empty fields of any of the first rows of data */
     char line[HEADER_LINE]; /* the beginning of the row of names, or of the first row */
     char note[HEADER_NOTE]; /* what is left out: "line 1 (before the names)"; "": nothing */
 };
@@ -98,7 +101,8 @@ static bool find_shapes(struct shapes *shapes, struct csv_reader *csv, struct er
     while (shapes->count < MOST_ROWS && (status = csv_look(csv, &row, error)) == CSV_ROW) {
         shapes->fields[shapes->count] = row.count;
         shapes->lines[shapes->count] = row.line;
-        shapes->is_comment[shapes->count++] = row.raw_size > 0 && row.raw[0] == '#';
+        shapes->is_comment[shapes->count++] =
+            row.raw_size > 0 && row.raw[0] == '#' && !number_is_mark(row.fields[0].text, row.fields[0].size); /* #N/A */
     }
     if (status == CSV_FAILED) {
         return false;
@@ -325,6 +329,33 @@ static int find_data(const struct shapes *shapes, int header, struct column_tall
     return data;
 }
 
+/* Fields that are empty or blank. */
+static int count_empty(const struct csv_row *row)
+{
+    int empty = 0;
+    for (int i = 0; i < row->count; i++) {
+        size_t size = row->fields[i].size;
+        csv_trim(row->fields[i].text, &size);
+        empty += size == 0;
+    }
+    return empty;
+}
+
+/* The most in any row of data, but the last one if that ends the file. */
+static int find_most_empty(const struct shapes *shapes, int data)
+{
+    struct csv_row row;
+    struct error ignored;
+    int most = 0;
+    bool is_there = data < shapes->count && header_look(shapes->csv, data, &row);
+    for (int i = data; is_there && (i + 1 < shapes->count || shapes->count == MOST_ROWS); i++) {
+        const int empty = count_empty(&row);
+        most = empty > most ? empty : most;
+        is_there = i + 1 < shapes->count && csv_look(shapes->csv, &row, &ignored) == CSV_ROW;
+    }
+    return most;
+}
+
 /* Are the fields from `first` on empty in all rows of data? */
 static bool are_empty(const struct shapes *shapes, int data, int first)
 {
@@ -445,6 +476,7 @@ static bool header_find(struct csv_header *header, struct csv_reader *csv, const
     header->has_comments = shapes.first > 0;
     header->data = header->at >= 0 ? find_data(&shapes, header->at, tallies, shapes.fields[header->at]) : shapes.first;
     free(tallies);
+    header->most_empty = find_most_empty(&shapes, header->data);
     find_columns(header, &shapes);
     report_header(header, &shapes);
     keep_line(header, &shapes);
@@ -462,6 +494,11 @@ struct rows {
     struct budget_account *account; /* of the names */
     size_t charged;
     int64_t repeated; /* rows that were the names again */
+    int64_t read;     /* rows so far, of a text file */
+    bool has_totals;  /* a total's name is the first value of a row that is none */
+    int64_t totals;   /* rows of totals at the end */
+    char total[TOTAL_TEXT];
+    uint64_t sparse_line; /* of the last row if it is much emptier than the others; else 0 */
 };
 
 /* --- columns --- */
@@ -775,6 +812,17 @@ void rows_note(const struct rows *rows, char note[ROWS_NOTE])
                          "%s%lld line%s that repeat%s the column names left out", used > 0 ? "; " : "",
                          (long long)rows->repeated, rows->repeated == 1 ? "" : "s", rows->repeated == 1 ? "s" : "");
     }
+    if (rows->totals > 0) {
+        used += snprintf(note + used, (size_t)(ROWS_NOTE - used),
+                         "%s%lld line%s of totals at the end left out, \"%s\" (a row of that name stays if it is not "
+                         "at the end)",
+                         used > 0 ? "; " : "", (long long)rows->totals, rows->totals == 1 ? "" : "s", rows->total);
+    }
+    if (rows->sparse_line > 0) {
+        used += snprintf(note + used, (size_t)(ROWS_NOTE - used),
+                         "%sthe last row, line %llu, has far fewer values than those above; remove it if it is a total",
+                         used > 0 ? "; " : "", (unsigned long long)rows->sparse_line);
+    }
     if (rows->csv && csv_has_blanks(rows->csv)) {
         snprintf(note + used, (size_t)(ROWS_NOTE - used), "%sfields are separated by blanks", used > 0 ? "; " : "");
     }
@@ -824,6 +872,86 @@ static bool repeats_names(struct rows *rows, const struct csv_row *row)
     return true;
 }
 
+/* --- the end of a table --- */
+
+/* Spreadsheets and reports sum up the rows above. */
+static bool is_of_total(const char *text, size_t size)
+{
+    static const char *const names[] = {
+        "total",         "totals",     "grand total",  "subtotal",      "sub-total", "sum",
+        "average",       "mean",       "summe",        "gesamt",        "insgesamt", "gesamtsumme",
+        "zwischensumme", "mittelwert", "durchschnitt", "somme",         "moyenne",   "total g\xC3\xA9n\xC3\xA9ral",
+        "totale",        "somma",      "suma",         "total general", "promedio",  "soma",
+        "totaal",        "gemiddelde"};
+    text = csv_trim(text, &size);
+    for (; size > 0 && (text[size - 1] == ':' || text[size - 1] == ' '); size--) {
+    }
+    for (size_t i = 0; size > 2 && i < sizeof names / sizeof names[0]; i++) {
+        if (strlen(names[i]) == size && strncasecmp(names[i], text, size) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The first field of a row that is not empty; -1: all are. */
+static int first_filled(const struct csv_row *row, size_t *size)
+{
+    for (int i = 0; i < row->count; i++) {
+        *size = row->fields[i].size;
+        csv_trim(row->fields[i].text, size);
+        if (*size > 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* Do the lines up to the end of the file begin like that, too? */
+static bool are_totals(const char *rest, size_t size, char delimiter)
+{
+    for (const char *end = rest + size; rest < end;) {
+        while (rest < end && (*rest == delimiter || *rest == ' ' || *rest == '"' || *rest == '\r' || *rest == '\n')) {
+            rest++;
+        }
+        const char *field = rest;
+        while (rest < end && *rest != delimiter && *rest != '"' && *rest != '\r' && *rest != '\n') {
+            rest++;
+        }
+        if (!is_of_total(field, (size_t)(rest - field))) {
+            return false;
+        }
+        const char *line_end = memchr(rest, '\n', (size_t)(end - rest));
+        rest = line_end ? line_end : end;
+    }
+    return true;
+}
+
+/* A row of totals at the end of a file is none of the table's; one that is nearly empty may be. Requests have none. */
+static bool is_total(struct rows *rows, const struct csv_row *row)
+{
+    size_t rest_size, size;
+    const int first = first_filled(row, &size);
+    const bool has_name = first >= 0 && is_of_total(row->fields[first].text, row->fields[first].size);
+    const char *rest =
+        rows->read > ROWS_ABOVE && row->count > 1 && !rows->account ? csv_rest(rows->csv, &rest_size) : NULL;
+    if (has_name && !rows->has_totals && rest && are_totals(rest, rest_size, csv_delimiter(rows->csv))) {
+        if (rows->totals++ == 0) {
+            char text[TOTAL_TEXT];
+            snprintf(text, sizeof text, "%.*s", (int)(row->raw_size < TOTAL_TEXT ? row->raw_size : TOTAL_TEXT),
+                     row->raw);
+            printable(rows->total, sizeof rows->total, text);
+        }
+        return true;
+    }
+    rows->has_totals |= has_name;
+    const int empty = rest && rest_size == 0 ? count_empty(row) : 0;
+    if (2 * empty > row->count && empty > rows->header.most_empty) {
+        rows->sparse_line = row->line;
+    }
+    return false;
+}
+
 enum csv_status rows_next(struct rows *rows, struct row *row, struct error *error)
 {
     struct csv_row csv;
@@ -853,7 +981,8 @@ enum csv_status rows_next(struct rows *rows, struct row *row, struct error *erro
     enum csv_status status;
     do {
         status = csv_next(rows->csv, &csv, error);
-    } while (status == CSV_ROW && rows->has_header && repeats_names(rows, &csv));
+        rows->read += status == CSV_ROW;
+    } while (status == CSV_ROW && ((rows->has_header && repeats_names(rows, &csv)) || is_total(rows, &csv)));
     if (status == CSV_ROW) {
         *row = (struct row){
             .fields = csv.fields, .count = csv.count, .line = csv.line, .raw = csv.raw, .raw_size = csv.raw_size};

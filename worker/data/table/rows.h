@@ -71,7 +71,7 @@ bool rows_lacks_first_name(const struct rows *rows);  /* the header has names, b
 const char *rows_first_line(const struct rows *rows); /* the beginning of a text file's header, or first row */
 
 /* What was left out of a text file so far, such as titles, for people; "": nothing. */
-enum { ROWS_NOTE = 320 };
+enum { ROWS_NOTE = 640 };
 void rows_note(const struct rows *rows, char note[ROWS_NOTE]);
 
 /* The column with this name, or of this number ("-1": the last one); -1 if there is none. */

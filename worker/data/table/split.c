@@ -241,6 +241,12 @@ static uint64_t validation_key(const struct split *split, uint64_t key)
     return split->is_by_time ? key : wide_mix(key ^ VALIDATION_MIX, VALIDATION_MIX);
 }
 
+/* Part 0, 1, ... of the rows that are not for the test. */
+static bool is_of_fold(const struct split *split, uint64_t key)
+{
+    return split->folds == 0 || key % (uint64_t)split->folds == (uint64_t)split->fold - 1;
+}
+
 static int by_value(const void *a, const void *b)
 {
     const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
@@ -457,7 +463,7 @@ bool split_show(struct split *split, const struct row *row, uint64_t shown, stru
     }
     split->rows++;
     const uint64_t key = validation_key(split, shown);
-    return split->most == 0 || key >= split->limit || keep_key(split, key, error);
+    return split->most == 0 || key >= split->limit || !is_of_fold(split, key) || keep_key(split, key, error);
 }
 
 /* A group, or a time, of more rows than the usual share is held out as a whole, if it is not all of them. */
@@ -479,7 +485,7 @@ bool split_settle(struct split *split, struct error *error)
     const int64_t wanted = split->percent > 0 && share < split->most ? share : split->most;
     split->validation_limit = 0;
     split->validation_rows = 0;
-    if (wanted == 0 || split->key_count == 0) {
+    if (wanted == 0 || (split->key_count == 0 && split->folds == 0)) {
         return true;
     }
     drop_largest(split);
@@ -494,6 +500,10 @@ bool split_settle(struct split *split, struct error *error)
     if (split->validation_rows == 0 && split->column >= 0 && split->percent > 0) {
         hold_out_first(split);
     }
+    if (split->validation_rows == 0 && split->folds > 0) {
+        return error_set(error, "data.fold: no %s is in part %d of %d; use fewer parts",
+                         split->column < 0 ? "row" : "group", split->fold, split->folds);
+    }
     return split->validation_rows > 0 || split->column < 0 ||
            error_set(error, "data.%s has more than the %lld rows to hold out for validation; raise --validation_size",
                      split->is_by_time ? "time: the latest time" : "group: one group", (long long)wanted);
@@ -501,7 +511,8 @@ bool split_settle(struct split *split, struct error *error)
 
 static bool is_validation(const struct split *split, uint64_t key)
 {
-    return key < split->validation_limit && !is_kept(split->kept_validation, split->kept_validation_count, key);
+    return key < split->validation_limit && is_of_fold(split, key) &&
+           !is_kept(split->kept_validation, split->kept_validation_count, key);
 }
 
 enum dataset_part split_part(const struct split *split, uint64_t key)

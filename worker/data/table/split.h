@@ -55,6 +55,7 @@ struct split {
     double test_share;   /* 0: there are test files */
     int most;            /* rows to hold out for validation, at most ... */
     int percent;         /* ... and this share of the rows; 0: as many as that */
+    int fold, folds;     /* or which part of how many, from 1; 0: by number */
     uint64_t *keys;      /* of candidates for validation, the smallest so far */
     int64_t key_count, key_capacity;
     uint64_t limit;  /* rows with smaller keys are candidates */

@@ -2,14 +2,17 @@
 #include "worker/data/table/spool.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/file.h"
 
 enum {
     WRITTEN_AT_ONCE = 1 << 20,
+    RESERVE = 256 << 20, /* bytes of a disk that are left to others, checkpoints say; of a small one, a twentieth */
     ROW_BLOCK_BYTES = 1 << 17, /* less than BLOCK_BYTES: rows are small, and a window should mix many blocks */
     MODE = 0600,
 };
@@ -32,15 +35,33 @@ struct spool_reader {
 
 /* --- the file --- */
 
+static bool no_room(const struct spool *spool, int reason, struct error *error)
+{
+    return file_error(error, spool->folder,
+                      "cannot take the rows that do not fit into memory; name a folder with more room by --cache_dir",
+                      reason);
+}
+
+/* Data decide how many rows there are, and a full disk stops more than this process. */
+static bool leaves_room(const struct spool *spool)
+{
+    struct statvfs disk;
+    if (fstatvfs(spool->fd, &disk) != 0) {
+        return true;
+    }
+    const double all = (double)disk.f_blocks * (double)disk.f_frsize;
+    return (double)disk.f_bavail * (double)disk.f_frsize - (double)spool->used >= fmin(RESERVE, all / 20);
+}
+
 static bool flush(struct spool *spool, struct error *error)
 {
+    if (!leaves_room(spool)) {
+        return no_room(spool, ENOSPC, error);
+    }
     for (size_t done = 0; done < spool->used;) {
         const ssize_t some = write(spool->fd, spool->buffer + done, spool->used - done);
         if (some < 0 && errno != EINTR) {
-            return file_error(error, spool->folder,
-                              "cannot take the rows that do not fit into memory; name a folder with more room by "
-                              "--cache_dir",
-                              errno);
+            return no_room(spool, errno, error);
         }
         done += some > 0 ? (size_t)some : 0;
     }

@@ -57,7 +57,9 @@ static bool say_header(const struct rows *rows, struct error *error)
     }
     snprintf(error->text + used, sizeof error->text - used, "; %s is \"%s\", its delimiter %s%s",
              rows_has_header(rows) ? "its line of names" : "its first line, read as data,", rows_first_line(rows), sign,
-             rows_has_header(rows) ? "" : "; if that line has the names: --header=yes");
+             rows_columns(rows) == 1 ? "; fields are separated by , ; tab | or blanks"
+             : rows_has_header(rows) ? ""
+                                     : "; if that line has the names: --header=yes");
     return false;
 }
 
@@ -177,6 +179,7 @@ void survey_forget(struct survey *survey)
         *column = (struct survey_column){.name = kept.name,
                                          .use = kept.use,
                                          .is_category = kept.is_category,
+                                         .is_mixed = kept.is_mixed,
                                          .is_number = kept.is_number,
                                          .may_be_index = kept.may_be_index,
                                          .is_read_again = kept.is_read_again,
@@ -188,7 +191,9 @@ void survey_forget(struct survey *survey)
                                          .is_integer = true,
                                          .same = column->use == USE_FEATURE ? targets : 0,
                                          .minimum = INFINITY,
-                                         .maximum = -INFINITY};
+                                         .maximum = -INFINITY,
+                                         .next_minimum = INFINITY,
+                                         .next_maximum = -INFINITY};
         memcpy(column->doubt, kept.doubt, sizeof column->doubt);
     }
 }
@@ -459,14 +464,51 @@ static bool is_no_class(const struct survey_column *column)
            column->texts == 0;
 }
 
+/* 00123, which a quantity is not written as; 05 may be one. */
+static bool is_padded(const struct csv_field *field)
+{
+    enum { SHORTEST = 3 };
+    size_t size = field->size;
+    const char *text = csv_trim(field->text, &size);
+    bool is_it = size >= SHORTEST && text[0] == '0';
+    for (size_t i = 1; i < size && is_it; i++) {
+        is_it = text[i] >= '0' && text[i] <= '9';
+    }
+    return is_it;
+}
+
+/* The ends, and what is next to them. */
+static void note_ends(struct survey_column *column, double number)
+{
+    if (number < column->minimum) {
+        column->next_minimum = column->minimum;
+        column->at_minimum = 0;
+    } else if (number > column->minimum && number < column->next_minimum) {
+        column->next_minimum = number;
+    }
+    if (number > column->maximum) {
+        column->next_maximum = column->maximum;
+        column->at_maximum = 0;
+    } else if (number < column->maximum && number > column->next_maximum) {
+        column->next_maximum = number;
+    }
+    column->at_minimum += number <= column->minimum;
+    column->at_maximum += number >= column->maximum;
+}
+
 static void add_number(struct survey_column *column, const struct row *row, int index, double number)
 {
+    if (row->fields) {
+        note_ends(column, number);
+    }
     moments_add(&column->numbers, number);
     column->is_integer = column->is_integer && number == trunc(number);
     column->minimum = number < column->minimum ? number : column->minimum;
     column->maximum = number > column->maximum ? number : column->maximum;
     if (column->calendar) {
         add_date(column->calendar, number);
+    } else if (row->fields) {
+        column->padded += is_padded(&row->fields[index]);
     }
     if (column->notation.unit[0] == '%') { /* without one, 0 is the same */
         column->with_unit += number == 0 || memchr(row->fields[index].text, '%', row->fields[index].size) ||
@@ -535,7 +577,7 @@ static bool survey_add_value(struct survey *survey, const struct rows *rows, con
             *kept = number;
         }
     }
-    if (column->is_collected && is_no_class(column)) {
+    if (column->is_collected && is_no_class(column) && survey->loss != LOSS_SOFTMAX) {
         stop_counting(survey, column);
     }
     return !column->is_collected || count_value(survey, column, row, index);
@@ -761,7 +803,7 @@ static bool decide_mixed(struct survey_column *column, bool skips_faults, bool *
                         "--ignore=%.64s leaves it out)",
                         column->name, (long long)numbers, (long long)texts, offenders, column->name, column->name);
         }
-        column->is_category = *again = true;
+        column->is_category = column->is_mixed = *again = true;
         column->notation = plain_notation;
         return true;
     }

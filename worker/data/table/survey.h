@@ -73,6 +73,7 @@ struct survey_column {
     char *name;
     enum survey_use use;
     bool is_category;   /* by the config, or because a first pass found texts among numbers */
+    bool is_mixed;      /* it is a category for the latter reason */
     bool is_number;     /* because a first pass found few texts among numbers; these count as faults */
     bool may_be_index;  /* by its name, or as it is the first and has none */
     bool is_index;      /* its number is another one in each row: it identifies them */
@@ -92,9 +93,13 @@ struct survey_column {
     unsigned orders, all_orders; /* those of all dates, and of any */
     struct notation_clues clues;
     int64_t with_unit;             /* of the numbers */
+    int64_t padded;                /* of the numbers: whole ones with zeros in front, as codes are written */
     struct survey_dates *calendar; /* NULL: no dates */
     bool is_integer;               /* all numbers are integers */
     double minimum, maximum;
+    /* Of a text file: how many numbers are the ends, and the next ones to them. */
+    int64_t at_minimum, at_maximum;
+    double next_minimum, next_maximum;
     struct moments numbers;
     struct dictionary values;
     char examples[SURVEY_EXAMPLES][SURVEY_EXAMPLE]; /* the first different values, if all are counted for people */

@@ -4,6 +4,8 @@
  */
 #include "worker/data/table/survey_schema.h"
 
+#include <ctype.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +80,9 @@ static void find_scale(struct schema_column *to, const struct survey_column *fro
         to->center = from->numbers.mean;
         to->scale = sqrt(from->numbers.squares / count);
     }
+    if (to->scale < DBL_MIN) { /* squares of such small numbers are 0 */
+        to->scale = from->maximum - from->minimum;
+    }
 }
 
 /*
@@ -111,6 +116,38 @@ static bool find_edges(struct schema_column *to, const struct survey_column *fro
 
 /* --- Columns --- */
 
+/* 999, -99 and the like. */
+static bool is_of_nines(double number)
+{
+    const double size = fabs(number);
+    for (double nines = 99; nines < 1e9; nines = 10 * nines + 9) {
+        if (size >= nines && size <= nines) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Numbers or dates far from all others, which people write for none. */
+static void warn_of_stand_in(const struct survey_column *column, const char *name)
+{
+    const bool is_low =
+        column->at_minimum > 1 && column->minimum < 0 && column->next_minimum >= 0 && is_of_nines(column->minimum);
+    const bool is_high = column->at_maximum > 1 && column->maximum > 99 && is_of_nines(column->maximum) &&
+                         2 * column->next_maximum < column->maximum;
+    enum { FAR_YEAR = 2999 };
+    if (column->calendar && column->calendar->maximum[DATE_YEAR] >= FAR_YEAR) {
+        log_warning("%s: column %.64s: has dates up to the year %.0f; if such a date stands for none, name it as it is "
+                    "written, such as --missing=9999-12-31",
+                    name, column->name, column->calendar->maximum[DATE_YEAR]);
+    } else if (!is_text(column) && !column->calendar && (is_low || is_high)) {
+        const double number = is_low ? column->minimum : column->maximum;
+        log_warning("%s: column %.64s: %lld of its numbers are %.0f, far from all others; if it stands for a missing "
+                    "value: --missing=%.0f",
+                    name, column->name, (long long)(is_low ? column->at_minimum : column->at_maximum), number, number);
+    }
+}
+
 /* Columns that are useless, or too good. */
 static void warn_of(const struct survey_column *column, const struct survey *survey, const char *name)
 {
@@ -123,8 +160,8 @@ static void warn_of(const struct survey_column *column, const struct survey *sur
         log_warning("%s: column %.64s equals the target %.64s in every row, which the model will copy; if it is not "
                     "known when predicting, leave it out (--ignore=%.64s)",
                     name, column->name, survey->columns[__builtin_ctzll(column->same)].name, column->name);
-    } else if (is_text(column) && !column->is_category && column->doubt[0] == '\0' && values >= FEW_ROWS &&
-               2 * column->values.count > values) {
+    } else if (is_text(column) && (!column->is_category || column->is_mixed) && column->doubt[0] == '\0' &&
+               values >= FEW_ROWS && 2 * column->values.count > values) {
         log_warning(
             "%s: column %.64s is read as text, %d different ones in %lld rows, such as \"%.32s\": as categories "
             "they say little of other rows; if they are numbers, write each as one number alone "
@@ -177,11 +214,16 @@ static bool add_dates(struct schema *schema, const struct survey_column *column,
     return true;
 }
 
-/* A word behind numbers, which are used without it. */
-static void log_unit(const struct survey_column *column, const char *name)
+/* A word behind numbers, which are used without it, or zeros in front of them. */
+static void log_spelling(const struct survey_column *column, const char *name)
 {
     if (notation_has_word(&column->notation)) {
         log_info("%s: column %.64s: numbers with the unit %s", name, column->name, column->notation.unit);
+    } else if (column->padded > 0 && !is_text(column) && column->use == USE_FEATURE) {
+        log_info(
+            "%s: column %.64s: some numbers have zeros in front; if they are codes, --categorical=%.64s makes each "
+            "a category",
+            name, column->name, column->name);
     }
 }
 
@@ -195,8 +237,9 @@ static void warn_of_doubt(const struct survey_column *column, const char *name)
 static bool add_feature(struct schema *schema, struct survey_column *column, const struct survey *survey,
                         const struct config_data *data, const char *name)
 {
-    log_unit(column, name);
+    log_spelling(column, name);
     warn_of_doubt(column, name);
+    warn_of_stand_in(column, name);
     if (column->is_index) {
         log_warning("%s: column %.64s only identifies the rows; it is left out (--features or --categorical keeps it)",
                     name, column->name);
@@ -239,10 +282,56 @@ static bool add_feature(struct schema *schema, struct survey_column *column, con
     return data->scaling != SCALING_ROBUST || find_robust_scale(added, survey, (int)(column - survey->columns));
 }
 
-static bool add_target(struct schema *schema, struct survey_column *column, const char *name)
+/* Whether two texts differ only by the case of letters and by blanks. */
+static bool are_alike(const char *a, const char *b)
+{
+    for (;;) {
+        while (*a == ' ' || (unsigned char)*a == 0xC2 || (unsigned char)*a == 0xA0) { /* no-break, too */
+            a++;
+        }
+        while (*b == ' ' || (unsigned char)*b == 0xC2 || (unsigned char)*b == 0xA0) {
+            b++;
+        }
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) {
+            return false;
+        }
+        if (*a == '\0') {
+            return true;
+        }
+        a++;
+        b++;
+    }
+}
+
+/* Classes that may be one, or that are hardly any. */
+static void warn_of_classes(const struct survey_column *column, int64_t rows, const char *name)
+{
+    enum { MOST_COMPARED = 256, FEW_ROWS = 30 };
+    const struct dictionary *classes = &column->values;
+    if (classes->count > MOST_CLASSES && 2 * (int64_t)classes->count > rows && rows >= FEW_ROWS) {
+        log_warning("%s: the target %.64s has %d different texts in %lld rows, such as \"%.32s\", each learned as a "
+                    "class; to learn a number or a time, write it as one number alone",
+                    name, column->name, classes->count, (long long)rows, dictionary_text(classes, 0));
+    }
+    for (int i = 0; classes->count <= MOST_COMPARED && i < classes->count; i++) {
+        for (int j = 0; j < i; j++) {
+            if (are_alike(dictionary_text(classes, i), dictionary_text(classes, j))) {
+                log_warning("%s: the target %.64s has classes that differ only by upper and lower case or blanks, such "
+                            "as \"%.32s\" and \"%.32s\"; if they are one, write them alike",
+                            name, column->name, dictionary_text(classes, j), dictionary_text(classes, i));
+                return;
+            }
+        }
+    }
+}
+
+static bool add_target(struct schema *schema, struct survey_column *column, int64_t rows, const char *name)
 {
     const bool has_classes = schema->task == TASK_CLASS;
-    log_unit(column, name);
+    if (has_classes && column->texts > 0) {
+        warn_of_classes(column, rows, name);
+    }
+    log_spelling(column, name);
     warn_of_doubt(column, name);
     struct schema_column *added =
         schema_add(schema, column->name, SCHEMA_TARGET, has_classes ? SCHEMA_CATEGORY : SCHEMA_NUMBER);
@@ -343,7 +432,13 @@ static void report_task(const struct targets *targets, enum schema_task task, en
     if (loss != LOSS_AUTO || targets->count > 1 || is_text(target) || target->numbers.count == 0) {
         return;
     }
-    if (task == TASK_CLASS) {
+    const bool has_unit = notation_has_word(&target->notation);
+    if (task == TASK_NUMBERS && (target->padded > 0 || (has_unit && target->is_integer))) {
+        log_warning("target %.64s: its values are read as numbers%s%s and learned as a quantity (regression); if they "
+                    "are codes, --categorical=%.64s learns each as a class, as it is written",
+                    target->name, has_unit ? " with the unit " : ", some with zeros in front,",
+                    has_unit ? target->notation.unit : "", target->name);
+    } else if (task == TASK_CLASS) {
         log_info("target %.64s: its %d whole numbers are learned as classes; --loss=mse learns a number", target->name,
                  target->values.count);
     } else if (target->is_integer && !target->has_too_many) {
@@ -408,7 +503,7 @@ static bool add_columns(struct schema *schema, struct survey *survey, enum surve
         bool done = true;
         if (column->use == use) {
             done = use == USE_FEATURE  ? add_feature(schema, column, survey, &config->data, name)
-                   : use == USE_TARGET ? add_target(schema, column, name)
+                   : use == USE_TARGET ? add_target(schema, column, survey->rows, name)
                                        : add_weight(schema, column);
         }
         if (!done) {

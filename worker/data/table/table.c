@@ -6,6 +6,7 @@
 
 #include <assert.h>
 #include <fnmatch.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,6 +120,39 @@ static bool list_files(struct names *names, const struct config *config, enum da
                                                                     : is_no_test_name);
     }
     return true;
+}
+
+/* Where nobody has named them: which files are for training, or which are for nothing, such as val.csv. */
+static void say_files(const struct names *names, const struct config *config)
+{
+    struct names all;
+    struct error ignored;
+    char listed[96] = "";
+    int others = 0;
+    if (!is_default(config, "train_files") || config->data.round_files) {
+        return;
+    }
+    if (count_tables(names, is_train_name) == 0) {
+        log_info("no file is called train*: training on %s%s", names->count == 1 ? names->items[0] : "all tables of ",
+                 names->count == 1 ? "" : config->data.data_dir);
+        return;
+    }
+    const bool is_listed = names_list(&all, config->data.data_dir, "*", &ignored);
+    for (int i = 0; is_listed && i < all.count; i++) {
+        const char *name = all.items[i];
+        const bool is_used = is_train_name(name) || (is_test_name(name) && is_default(config, "test_files"));
+        if (has_ending(name) && !is_used) {
+            const size_t used = strlen(listed);
+            snprintf(listed + used, sizeof listed - used, "%s%.40s", used > 0 ? ", " : "", name);
+            others++;
+        }
+    }
+    names_free(&all);
+    if (others > 0 && is_default(config, "test_files")) {
+        log_info("%s: %d other table%s not used (%s); the rows to validate with are held out of train* "
+                 "(--validation_size), and --train_files and --test_files name other files",
+                 config->data.data_dir, others, others == 1 ? " is" : "s are", listed);
+    }
 }
 
 bool table_list_train(struct names *names, const struct config *config, struct error *error)
@@ -825,7 +859,12 @@ static bool encode_train(struct encode_pass *self, struct overflow *overflow, co
 
 static struct split make_split(const struct config *config, bool has_test_files)
 {
+    int fold, folds;
+    struct error ignored;
+    config_parse_fold(config->data.fold, &fold, &folds, &ignored); /* checked with the config */
     return (struct split){.column = -1,
+                          .fold = fold,
+                          .folds = folds,
                           .target = -1,
                           .is_fixed = config->data.round_files || config->data.tested_files,
                           .test_share = has_test_files ? 0 : config->data.test_share};
@@ -845,14 +884,11 @@ bool table_read_train(struct examples *examples, struct examples *test, struct s
         schema_free(schema);
         return false;
     }
-    if (count_tables(&names, is_train_name) == 0 && is_default(config, "train_files") && !config->data.round_files) {
-        log_info("no file is called train*: training on %s%s", names.count == 1 ? names.items[0] : "all tables of ",
-                 names.count == 1 ? "" : config->data.data_dir);
-    }
+    say_files(&names, config);
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
     struct split split = make_split(config, has_test_files);
-    split.most = overflow->held_out;
-    split.percent = overflow->percent;
+    split.most = split.folds > 0 ? INT_MAX - 1 : overflow->held_out;
+    split.percent = split.folds > 0 ? 0 : overflow->percent;
     done = done && (is_known ? split_train(schema, &split, &names, config, error)
                              : survey_train(schema, &split, overflow->limit, &names, config, error));
     struct encode_pass encoding = {.pass = pass_of_encoding(config, config->data.data_dir, &names),
@@ -895,10 +931,7 @@ bool table_survey_train(struct survey *survey, const struct config *config, stru
         names_free(&names);
         return false;
     }
-    if (count_tables(&names, is_train_name) == 0 && is_default(config, "train_files") && !config->data.round_files) {
-        log_info("no file is called train*: training on %s%s", names.count == 1 ? names.items[0] : "all tables of ",
-                 names.count == 1 ? "" : config->data.data_dir);
-    }
+    say_files(&names, config);
     bool done = table_files_exist(&has_test_files, config, DATASET_TEST, error);
     struct split split = make_split(config, has_test_files);
     done = done && survey_rows(survey, &split, &names, config, error);
@@ -956,7 +989,7 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
         done = list_held_out(&names, options->config, error);
         if (done && names.count == 0) {
             done =
-                error_set(error, "%s: %s; name their folder with --data_dir, or one file: `trainer eval RUN FILE`",
+                error_set(error, "%s: %s; name their folder with --data_dir, or one file after the run",
                           folder, file_exists(folder) ? "holds no files of rows" : "there is no such folder of rows");
         }
         done = done && split_known(schema, &split, &names, options->config, true, error);

@@ -62,7 +62,7 @@ static size_t word_here(const struct timestamp_text *cursor)
 static bool is_word(const char *text, size_t size, const char *name)
 {
     for (size_t i = 0; i < size; i++) {
-        if ((text[i] | 0x20) != name[i]) {
+        if ((text[i] | 0x20) != (name[i] | 0x20)) { /* of Latin letters, those with accents too */
             return false;
         }
     }
@@ -83,11 +83,38 @@ static int take_name(struct timestamp_text *cursor, const char *const *names)
     return -1;
 }
 
+/* Of a month, 0 to 11; -1: there is none. English, German, French, Spanish, Italian, Portuguese, Dutch. */
 static int take_month(struct timestamp_text *cursor)
 {
-    static const char *const names[] = {"january", "february",  "march",   "april",    "may",      "june", "july",
-                                        "august",  "september", "october", "november", "december", NULL};
-    return take_name(cursor, names);
+    static const char *const names[12][9] = {
+        {"january", "januar", "janvier", "enero", "gennaio", "janeiro", "j\u00E4nner"},
+        {"february", "februar", "f\u00E9vrier", "febrero", "febbraio", "fevereiro", "feber"},
+        {"march", "m\u00E4rz", "marzo", "mars", "mar\u00E7o", "maart", "mrt", "mrz"},
+        {"april", "avril", "abril", "aprile"},
+        {"may", "mai", "mayo", "maggio", "maio", "mei"},
+        {"june", "juni", "juin", "junio", "giugno", "junho"},
+        {"july", "juli", "juillet", "julio", "luglio", "julho"},
+        {"august", "ao\u00FBt", "agosto", "augustus"},
+        {"september", "septembre", "septiembre", "settembre", "setembro"},
+        {"october", "oktober", "octobre", "octubre", "ottobre", "outubro"},
+        {"november", "novembre", "noviembre", "novembro"},
+        {"december", "dezember", "d\u00E9cembre", "diciembre", "dicembre", "dezembro"},
+    };
+    size_t size = 0;
+    while (cursor->at + size < cursor->end &&
+           ((unsigned)((cursor->at[size] | 0x20) - 'a') < 26 || (unsigned char)cursor->at[size] >= 0x80)) {
+        size++;
+    }
+    for (int i = 0; size >= 3 && i < 12; i++) {
+        for (int j = 0; j < 9 && names[i][j]; j++) {
+            if (size <= strlen(names[i][j]) && is_word(cursor->at, size, names[i][j])) {
+                cursor->at += size;
+                take_char(cursor, '.');
+                return i;
+            }
+        }
+    }
+    return -1;
 }
 
 static void skip_weekday(struct timestamp_text *cursor)
@@ -142,6 +169,25 @@ static bool take_half(struct timestamp_text *cursor, int hours, double *time)
     return true;
 }
 
+/* Names that mean one zone to nearly everybody. */
+static bool take_zone_name(struct timestamp_text *cursor, double *time)
+{
+    static const struct {
+        const char *name;
+        int hours;
+    } zones[] = {{"utc", 0}, {"gmt", 0},  {"wet", 0},  {"cet", 1},  {"cest", 2}, {"eet", 2},  {"eest", 3}, {"msk", 3},
+                 {"jst", 9}, {"est", -5}, {"edt", -4}, {"cdt", -5}, {"mst", -7}, {"mdt", -6}, {"pst", -8}, {"pdt", -7}};
+    const size_t size = word_here(cursor);
+    for (size_t i = 0; i < sizeof zones / sizeof zones[0]; i++) {
+        if (size == strlen(zones[i].name) && is_word(cursor->at, size, zones[i].name)) {
+            cursor->at += size;
+            *time -= zones[i].hours * 3600;
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool take_zone(struct timestamp_text *cursor, double *time)
 {
     int hours, minutes = 0;
@@ -149,8 +195,7 @@ static bool take_zone(struct timestamp_text *cursor, double *time)
     if (cursor->at == cursor->end || take_char(cursor, 'Z') || take_char(cursor, 'z')) {
         return true;
     }
-    if (word_here(cursor) == 3 && (is_word(cursor->at, 3, "utc") || is_word(cursor->at, 3, "gmt"))) {
-        cursor->at += 3;
+    if (take_zone_name(cursor, time)) {
         return true;
     }
     const int sign = take_char(cursor, '-') ? -1 : 1;
@@ -219,32 +264,79 @@ static bool arrange(const struct date *date, enum table_dates order, int64_t *da
     return is_day(year, month, day);
 }
 
+/* 12 de marzo de 2024 */
+static void skip_of(struct timestamp_text *cursor)
+{
+    if (word_here(cursor) == 2 && is_word(cursor->at, 2, "de")) {
+        cursor->at += 2;
+        skip_blanks(cursor);
+    }
+}
+
 /* "12 Mar 2024", "12-Mar-24", "12. March 2024": behind the day. */
 static bool take_month_and_year(struct timestamp_text *cursor, struct date *date)
 {
     take_char(cursor, '.');
     const bool hyphens = take_char(cursor, '-') || take_char(cursor, '/');
     skip_blanks(cursor);
+    skip_of(cursor);
     date->number[1] = take_month(cursor) + 1;
     if (date->number[1] == 0 || (hyphens && !take_char(cursor, '-') && !take_char(cursor, '/'))) {
         return false;
     }
     take_char(cursor, ',');
     skip_blanks(cursor);
+    skip_of(cursor);
     date->digits[1] = 2;
     date->orders = ORDER_DMY;
     return take_number(cursor, 2, 4, &date->number[2], &date->digits[2]);
 }
 
-/* "March 12, 2024": from the month on. */
-static bool take_named(struct timestamp_text *cursor, struct date *date)
+/* "00:00:00 2024", behind "Mar 12", as C writes it, perhaps with a zone before the year. */
+static bool take_time_and_year(struct timestamp_text *cursor, struct date *date, double *time)
+{
+    struct timestamp_text there = *cursor, clock;
+    const char *space;
+    if (there.end - there.at < 5 || there.end[-5] != ' ') {
+        return false;
+    }
+    space = there.end - 5;
+    clock = (struct timestamp_text){there.at, space};
+    there.at = space + 1;
+    if (!take_time(&clock, time) || clock.at != clock.end || !take_digits(&there, 4, &date->number[2])) {
+        *time = 0;
+        return false;
+    }
+    date->digits[2] = 4;
+    *cursor = there;
+    return true;
+}
+
+/* "March 12, 2024", "March 2024": from the month on. */
+static bool take_named(struct timestamp_text *cursor, struct date *date, double *time)
 {
     date->number[0] = take_month(cursor) + 1;
     date->digits[0] = 2;
     date->orders = ORDER_MDY;
-    skip_blanks(cursor);
+    if (!take_char(cursor, '-')) {
+        skip_blanks(cursor);
+        skip_of(cursor);
+    }
+    struct timestamp_text there = *cursor;
+    if (date->number[0] > 0 && take_number(&there, 4, 4, &date->number[2], &date->digits[2]) && there.at == there.end) {
+        date->number[1] = 1;
+        date->digits[1] = 2;
+        *cursor = there;
+        return true;
+    }
     if (date->number[0] == 0 || !take_number(cursor, 1, 2, &date->number[1], &date->digits[1])) {
         return false;
+    }
+    there = *cursor;
+    skip_blanks(&there);
+    if (take_time_and_year(&there, date, time)) {
+        *cursor = there;
+        return true;
     }
     const size_t letters = word_here(cursor); /* 12th */
     cursor->at += letters == 2 ? 2 : 0;
@@ -280,10 +372,37 @@ static bool take_numbers(struct timestamp_text *cursor, struct date *date)
     return take_char(cursor, sign) && take_number(cursor, 1, 4, &date->number[2], &date->digits[2]);
 }
 
+/* "20240312T091500Z", of digits alone. */
+static bool take_compact(struct timestamp_text *cursor, struct date *date, double *time)
+{
+    int hours, minutes, seconds = 0;
+    if (cursor->end - cursor->at < 13 || (cursor->at[8] | 0x20) != 't' || !take_digits(cursor, 4, &date->number[0]) ||
+        !take_digits(cursor, 2, &date->number[1]) || !take_digits(cursor, 2, &date->number[2])) {
+        return false;
+    }
+    cursor->at++;
+    if (!take_digits(cursor, 2, &hours) || !take_digits(cursor, 2, &minutes) || hours > 24 || minutes > 59) {
+        return false;
+    }
+    if (cursor->at < cursor->end && (unsigned)(*cursor->at - '0') < 10 &&
+        (!take_digits(cursor, 2, &seconds) || seconds > 60)) {
+        return false;
+    }
+    date->digits[0] = 4;
+    date->digits[1] = date->digits[2] = 2;
+    date->orders = ORDER_YMD;
+    *time = hours * 3600 + minutes * 60 + seconds;
+    return take_zone(cursor, time) && cursor->at == cursor->end;
+}
+
 /* Reads a whole text. date->orders 0: it is a time alone, whose *time is all. */
 static bool read_text(const char *text, size_t size, struct date *date, double *time)
 {
     text = csv_trim(text, &size);
+    if (size > 2 && text[0] == '[' && text[size - 1] == ']') { /* of a web server's log */
+        text++;
+        size -= 2;
+    }
     struct timestamp_text cursor = {text, text + size};
     *date = (struct date){.orders = 0};
     *time = 0;
@@ -295,16 +414,23 @@ static bool read_text(const char *text, size_t size, struct date *date, double *
         return true;
     }
     *time = 0;
+    there = cursor;
+    if (take_compact(&there, date, time)) {
+        return true;
+    }
+    *date = (struct date){.orders = 0};
+    *time = 0;
     skip_weekday(&cursor);
     if (cursor.at < cursor.end && (unsigned)(*cursor.at - '0') < 10 ? !take_numbers(&cursor, date)
-                                                                    : !take_named(&cursor, date)) {
+                                                                    : !take_named(&cursor, date, time)) {
         return false;
     }
     if (cursor.at == cursor.end) {
         return true;
     }
     take_char(&cursor, ',');
-    const bool has_sign = take_char(&cursor, 'T') || take_char(&cursor, 't') || take_char(&cursor, ' ');
+    const bool has_sign =
+        take_char(&cursor, 'T') || take_char(&cursor, 't') || take_char(&cursor, ' ') || take_char(&cursor, ':');
     skip_blanks(&cursor);
     return has_sign && take_time(&cursor, time) && cursor.at == cursor.end;
 }

@@ -454,7 +454,6 @@ static void candidate_author(char author[MANIFEST_MAX_NAME + 1])
 static bool candidate_sign(const char *key_path, const struct candidate *both, uint8_t **bytes, size_t *size,
                            struct error *error)
 {
-    uint8_t key[OPERATOR_SECRET_KEY];
     char *target = config_job_text(both->new);
     const uint64_t now_s = (uint64_t)time(NULL);
     struct manifest manifest = {.signed_s = now_s,
@@ -473,9 +472,10 @@ static bool candidate_sign(const char *key_path, const struct candidate *both, u
                                              .local_size = strlen(both->local)}};
     snprintf(manifest.fleet, sizeof manifest.fleet, "%s", both->new->fleet.name);
     candidate_author(manifest.author);
-    bool done = manifest_is_portable(&manifest, error) && operator_key_read_secret(key_path, key, error) &&
+    uint8_t *key = secret_memory(OPERATOR_SECRET_KEY, error);
+    bool done = key && manifest_is_portable(&manifest, error) && operator_key_read_secret(key_path, key, error) &&
                 manifest_encode(&manifest, key, bytes, size, error);
-    sodium_memzero(key, sizeof key);
+    secret_free(key, OPERATOR_SECRET_KEY);
     free(target);
     return done;
 }
@@ -729,19 +729,20 @@ static bool add_signature(const struct command_call *call, struct rollout_client
     struct operator_keys keys;
     struct fleet_view view = {.job = NULL};
     char path[PATH_MAX];
-    uint8_t secret[OPERATOR_SECRET_KEY], *bytes;
+    uint8_t *secret = NULL, *bytes;
     size_t size;
     if (!read_manifest(call, &manifest, &bytes, &size, error)) {
         return false;
     }
     key_path(call, path);
     bool done = read_operators(call, &keys, error) && look_at_fleet(call, client, &view, error) &&
-                agree(call, &manifest, &view, error) && operator_key_read_secret(path, secret, error);
+                agree(call, &manifest, &view, error) && (secret = secret_memory(OPERATOR_SECRET_KEY, error)) &&
+                operator_key_read_secret(path, secret, error);
     if (done) {
         done = manifest_add_signature(&manifest, &keys, secret, &bytes, &size, error) &&
                write_manifest(call, bytes, size, manifest.signatures + 1, error);
-        sodium_memzero(secret, sizeof secret);
     }
+    secret_free(secret, OPERATOR_SECRET_KEY);
     fleet_view_free(&view);
     free(bytes);
     return done;
@@ -960,16 +961,17 @@ static bool name_rollout(const struct command_call *call, struct rollout_client 
 static int send_word(const struct command_call *call, struct rollout_client *client, bool resumes)
 {
     char path[PATH_MAX];
-    uint8_t secret[OPERATOR_SECRET_KEY], bytes[MANIFEST_ABORT_BYTES];
+    uint8_t bytes[MANIFEST_ABORT_BYTES];
     struct manifest_abort abort = {.resumes = resumes};
     struct error error;
     const struct message_rollout *answer = rollout_client_ask(client, &error);
     key_path(call, path);
+    uint8_t *secret = answer ? secret_memory(OPERATOR_SECRET_KEY, &error) : NULL;
     bool done =
-        answer && name_rollout(call, client, answer, &abort, &error) && operator_key_read_secret(path, secret, &error);
+        secret && name_rollout(call, client, answer, &abort, &error) && operator_key_read_secret(path, secret, &error);
+    const size_t size = done ? manifest_abort_encode(&abort, secret, bytes) : 0;
+    secret_free(secret, OPERATOR_SECRET_KEY);
     if (done) {
-        const size_t size = manifest_abort_encode(&abort, secret, bytes);
-        sodium_memzero(secret, sizeof secret);
         done = rollout_client_abort(client, abort.author, bytes, size, &error);
     }
     if (!done) {
@@ -996,17 +998,26 @@ static bool show_log(const char *path, struct error *error)
 
 static int verify_history(const char *config_path)
 {
-    size_t lines;
-    char last[AUDIT_HASH_HEX + 1];
+    struct audit_state state;
     struct versions versions;
     struct error error;
-    if (!versions_path(config_path, NULL, versions.folder, &error) || !audit_verify(&versions, &lines, last, &error)) {
+    if (!versions_path(config_path, NULL, versions.folder, &error) || !audit_verify(&versions, &state, &error)) {
         log_error("%s", error.text);
         return COMMAND_FAILED;
     }
+    if (state.mended > 0) {
+        log_info("%zu of the lines stand for others that were not written to their end, by a power cut say",
+                 state.mended);
+    }
+    if (state.unfinished > 0) {
+        log_info(
+            "the last line was not written to its end, by a power cut say: %zu bytes of it are there, and the next "
+            "member that starts here replaces them by a line that says so",
+            state.unfinished);
+    }
     log_info("%s.d/audit.log: %zu lines, each of which follows the one before it; noted elsewhere, the last one's hash "
              "proves them all: %s",
-             config_path, lines, last);
+             config_path, state.lines, state.last);
     return COMMAND_DONE;
 }
 
@@ -1195,5 +1206,6 @@ const struct command command_rollout = {
         "trainer rollout history\nThis machine's audit log; with --verify, whether it is whole.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_CLIENT,
     .run = run_rollout,
 };

@@ -291,6 +291,7 @@ const struct command command_status = {
                "any member is missing.",
     .flags = status_flags,
     .takes_config = true,
+    .confine = CONFINE_CLIENT,
     .run = run_status,
 };
 
@@ -346,6 +347,7 @@ const struct command command_health = {
                "member. The exit status is 1 if it does not answer or is not healthy.",
     .flags = flags,
     .takes_config = true,
+    .confine = CONFINE_CLIENT,
     .run = run,
 };
 
@@ -517,5 +519,6 @@ const struct command command_top = {
                "NO_COLOR, TERM and the locale are honoured.",
     .flags = top_flags,
     .takes_config = true,
+    .confine = CONFINE_CLIENT,
     .run = run_top,
 };

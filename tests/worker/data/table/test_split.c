@@ -12,6 +12,7 @@ static char lines[MOST][LINE];
 static int line_count;
 
 static struct config config;
+static int fold, folds; /* 0: none */
 
 static void add(const char *class, int a, int b)
 {
@@ -48,7 +49,7 @@ static void pass(struct split *split, const int *order, bool shows, enum dataset
 static int divide(double share, int validation, bool has_classes, const int *order, enum dataset_part *parts)
 {
     static char target[] = "y", none[] = "", *names[] = {target};
-    struct split split = {.column = -1, .test_share = share, .most = validation};
+    struct split split = {.column = -1, .test_share = share, .most = validation, .fold = fold, .folds = folds};
     struct error error;
     bool again = true;
     int passes = 0;
@@ -89,6 +90,34 @@ TEST(different_rows_by_their_content)
         assert_int_equal(parts[i] == DATASET_TEST, is_test);
     }
     assert_int_equal(count(parts, DATASET_VALIDATION), 100);
+}
+
+/* Every row that is not for the test is held out once, but for one of each class, whatever the order of rows. */
+TEST(folds_hold_out_every_row_once)
+{
+    enum dataset_part parts[MOST];
+    int order[MOST], held_out[MOST] = {0}, never[2] = {0};
+    line_count = 0;
+    for (int i = 0; i < 1000; i++) {
+        add(i % 10 ? "yes" : "no", i, i % 7);
+        order[i] = 999 - i;
+    }
+    folds = 5;
+    for (fold = 1; fold <= folds; fold++) {
+        divide(0.1, MOST, true, fold % 2 ? order : NULL, parts);
+        assert_in_range(count(parts, DATASET_VALIDATION), 130, 230);
+        for (int i = 0; i < line_count; i++) {
+            held_out[i] += parts[i] == DATASET_VALIDATION;
+            never[i % 10 == 0] += fold == 1 && parts[i] == DATASET_TEST;
+        }
+    }
+    const int tested = never[0] + never[1];
+    for (int i = 0; i < line_count; i++) {
+        assert_in_range(held_out[i], 0, 1);
+        never[i % 10 == 0] += held_out[i] == 0;
+    }
+    assert_int_equal(never[0] + never[1], 2 * tested + 2);
+    fold = folds = 0;
 }
 
 TEST(equal_rows_one_by_one)
