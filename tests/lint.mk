@@ -63,8 +63,8 @@ build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
 cppcheck_off := varFuncNullUB missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar ctunullpointer \
 	normalCheckLevelMaxBranches
 
-# It checks a file once for each name that an #ifdef asks for, but for these: only base/memory.h asks for sanitizers, and
-# nvcc compiles no C.
+# It checks a file once for each name that an #ifdef asks for, but for these: only base/memory.h asks for sanitizers,
+# and nvcc compiles no C.
 cppcheck_never := __CUDACC__ __SANITIZE_ADDRESS__ __SANITIZE_THREAD__ __has_feature
 
 build/lint/cppcheck: $(sources) trainer.c $(lint_headers) $(simulator_sources) | $(packages)
@@ -78,7 +78,8 @@ build/lint/cppcheck: $(sources) trainer.c $(lint_headers) $(simulator_sources) |
 
 build/lint/%.h.alone: %.h $(lint_headers) build/san/flags $(musl_libs)
 	@mkdir -p $(@D)
-	@printf '#include "$*.h"\nextern int alone;\n' | $(CC) -std=gnu11 $(warnings) $(cppflags) -x c -fsyntax-only -
+	@printf '#include "$*.h"\nextern int alone;\n' | \
+		$(CC) -std=gnu11 $(warnings) $(cppflags) $(call flags_for,$<) -x c -fsyntax-only -
 	@touch $@
 
 build/lint/includes: $(sources) $(hosted) trainer.c $(headers) tests/lint/includes.awk

@@ -34,7 +34,6 @@ __attribute__((constructor)) static void find_real(void)
 int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
 {
     pthread_mutexattr_t checking;
-    (void)attributes;
     if (!real_init) {
         find_real();
     }
@@ -47,7 +46,6 @@ int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attrib
 void lock_taken(const pthread_mutex_t *mutex);
 __attribute__((weak)) void lock_taken(const pthread_mutex_t *mutex)
 {
-    (void)mutex;
 }
 
 int pthread_mutex_lock(pthread_mutex_t *mutex)

@@ -127,7 +127,6 @@ static inline bool no_memory_must(void)
 
 bool allocation_fails(size_t size, const void *place)
 {
-    (void)size;
     const int first = atomic_load(&no_memory.first);
     if ((first == INT_MAX && !no_memory_is_mine) || no_memory_must()) {
         return false;

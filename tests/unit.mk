@@ -26,8 +26,8 @@ build/san/ps/store/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
 # Slow ones are optimised, and checked just as closely.
 build/san/worker/cpu/%.o build/san/base/kernels/%.o: san_flags := -O2
 
-# Of a test a report needs lines only: half of what compiling one costs.
-build/san/tests/%.o: san_flags := -g1
+# Of a test a report needs lines only.
+build/san/tests/%.o: san_flags := -O1 -g1
 
 build/san/%.o: %.c build/san/flags $(musl_libs)
 	@mkdir -p $(@D)

@@ -375,7 +375,6 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *context),
                           void *context)
 {
-    (void)thread, (void)attributes;
     assert(leader.threads < 2);
     leader.run[leader.threads] = run;
     leader.contexts[leader.threads++] = context;
@@ -385,7 +384,6 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 int __wrap_pthread_join(pthread_t thread, void **result);
 int __wrap_pthread_join(pthread_t thread, void **result)
 {
-    (void)thread, (void)result;
     return 0;
 }
 
@@ -451,7 +449,6 @@ bool __wrap_connection_connect(struct connection **connection, const struct addr
                                const struct wake *wake, double deadline_s, struct error *error)
 {
     int ends[2];
-    (void)address, (void)expected, (void)credentials, (void)wake, (void)deadline_s;
     *connection = NULL;
     if (!leader.meets || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
         serving.server.leaving = true; /* its thread has nothing more to do */

@@ -59,8 +59,6 @@ static bool has_no(enum kind kind, int reason)
 
 bool allocation_fails(size_t size, const void *place)
 {
-    (void)size;
-    (void)place;
     return has_no(ALLOCATION, ENOMEM);
 }
 
@@ -397,7 +395,6 @@ TEST(test_sessions_of_browsers)
 
 static struct hello_identity say_nothing(const void *context)
 {
-    (void)context;
     return (struct hello_identity){.program = ""};
 }
 

@@ -25,19 +25,16 @@ static struct server *shown; /* the one that runs */
 
 static void take(void *context, struct server *server)
 {
-    (void)context;
     shown = server;
 }
 
 static void drop(void *context)
 {
-    (void)context;
     shown = NULL;
 }
 
 static void count(void *context)
 {
-    (void)context;
     atomic_fetch_add(&seen_alive, 1);
 }
 

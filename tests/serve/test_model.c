@@ -148,7 +148,6 @@ TEST(test_a_failure_is_not_repeated_until_something_changes)
 
 static int set_up(void **unused)
 {
-    (void)unused;
     if (!mkdtemp(folder)) {
         return -1;
     }
@@ -158,7 +157,6 @@ static int set_up(void **unused)
 
 static int tear_down(void **unused)
 {
-    (void)unused;
     unlink(path);
     return rmdir(folder);
 }

@@ -43,7 +43,6 @@ static struct fake_engine *fake(struct engine *engine)
 
 static bool fake_train(struct engine *engine, int64_t n, struct train_result *result, struct error *error)
 {
-    (void)error;
     struct fake_engine *f = fake(engine);
     *result = (struct train_result){.finite = true};
     assert_true(n > 0);
@@ -78,7 +77,6 @@ static bool fake_train(struct engine *engine, int64_t n, struct train_result *re
 static bool fake_forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                          float *logits, struct error *error)
 {
-    (void)error;
     struct fake_engine *f = fake(engine);
     int64_t step = f->global_step < f->best_step ? f->global_step : f->best_step;
     const uint8_t *images = examples->images + (size_t)first * PIXELS;
@@ -96,7 +94,6 @@ static bool fake_forward(struct engine *engine, bool averaged, const struct exam
 static bool fake_read(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
                       struct error *error)
 {
-    (void)error;
     memcpy(values, fake(engine)->vectors[vector] + first, count * sizeof *values);
     return true;
 }
@@ -104,7 +101,6 @@ static bool fake_read(struct engine *engine, enum store_vector vector, size_t fi
 static bool fake_write(struct engine *engine, enum store_vector vector, size_t first, size_t count, const float *values,
                        struct error *error)
 {
-    (void)error;
     memcpy(fake(engine)->vectors[vector] + first, values, count * sizeof *values);
     return true;
 }
@@ -116,7 +112,6 @@ static void fake_set_global_step(struct engine *engine, int64_t global_step)
 
 static void fake_describe(const struct engine *engine, char *text, size_t size)
 {
-    (void)engine;
     snprintf(text, size, "fake");
 }
 

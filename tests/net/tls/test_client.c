@@ -42,7 +42,6 @@ static void keep_secret(void *context, mbedtls_ssl_key_export_type type, const u
                         mbedtls_tls_prf_types prf)
 {
     struct client *client = context;
-    (void)client_random, (void)server_random, (void)prf;
     assert_true(size <= RECORD_MOST_SECRET);
     client->secret_size = size;
     if (type == MBEDTLS_SSL_KEY_EXPORT_TLS1_3_CLIENT_HANDSHAKE_TRAFFIC_SECRET) {

@@ -28,7 +28,6 @@ static int used_roots;
 
 static int set_up(void **unused)
 {
-    (void)unused;
     model_layout(&model, &model_config);
     snprintf(root, sizeof root, "/tmp/test_checkpoint_folder.%ld.%d", (long)getpid(), used_roots++);
     checkpoint_state_create(&snapshot, &model, &train);
@@ -68,7 +67,6 @@ static const char *file_name(const char *name)
 
 static int tear_down(void **unused)
 {
-    (void)unused;
     DIR *directory = opendir(root);
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
         unlinkat(dirfd(directory), entry->d_name, 0);

@@ -160,8 +160,6 @@ TEST_WITH(what_is_settled_is_of_the_last_rollout, quiet, tear_down)
 
 static enum participant_switch switch_late(void *context, const struct config *now, int64_t step)
 {
-    (void)context;
-    (void)now;
     return step == 100 ? SWITCH_LATE : SWITCH_DONE;
 }
 

@@ -45,7 +45,6 @@ static const char *digest_of(uint64_t version)
 static int enter(void **state)
 {
     char command[128];
-    (void)state;
     strcpy(folder, "/tmp/lineage-XXXXXX");
     if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || !mkdtemp(folder)) {
         return 1;
@@ -62,7 +61,6 @@ static int enter(void **state)
 static int leave(void **state)
 {
     char command[128];
-    (void)state;
     config.path = own_path;
     config_free(&config);
     snprintf(command, sizeof command, "rm -r %s", folder);

@@ -27,7 +27,6 @@ static void make(const char *fleet, uint64_t from, uint64_t to, uint8_t **bytes,
 
 static int make_keys(void **state)
 {
-    (void)state;
     return sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0;
 }
 

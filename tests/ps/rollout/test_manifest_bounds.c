@@ -24,14 +24,12 @@ static size_t size;
 
 static int make_keys(void **state)
 {
-    (void)state;
     return sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0;
 }
 
 static int enter(void **state)
 {
     static const struct manifest_config usual = {.text = "{}", .text_size = 2, .local = "{ }", .local_size = 3};
-    (void)state;
     manifest = (struct manifest){.fleet = "north", .author = "me", .target = usual, .fallback = usual};
     manifest.target.version = 5;
     manifest.fallback.version = 4;
@@ -41,7 +39,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     free(bytes);
     return 0;
 }

@@ -651,7 +651,6 @@ static bool fails;
 
 static bool try_out(void *context, const struct config *then, bool may_lose, struct error *error)
 {
-    (void)context;
     tries++;
     assert_false(may_lose);
     assert_int_equal(then->cluster.worker_hosts.count, 2);

@@ -45,7 +45,6 @@ static void audited(const char *const *lines)
 
 static bool cant_restore(void *context, struct error *error)
 {
-    (void)context;
     return error_set(error, "the checkpoint is gone");
 }
 
@@ -76,8 +75,6 @@ TEST_WITH(each_step_of_a_live_rollout_is_on_record, quiet, forget_program)
 
 static bool try_out(void *context, const struct config *then, bool may_lose, struct error *error)
 {
-    (void)context;
-    (void)error;
     assert_int_equal(then->cluster.worker_hosts.count, 2);
     assert_false(may_lose);
     return true;
@@ -121,13 +118,11 @@ TEST_WITH(a_catch_up_is_on_record, quiet, forget_program)
 
 static bool is_not_ready(void *context)
 {
-    (void)context;
     return false;
 }
 
 static bool is_ready(void *context)
 {
-    (void)context;
     return true;
 }
 

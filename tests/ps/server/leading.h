@@ -38,7 +38,6 @@ static int agents; /* number of agents */
 
 bool agent_create(struct agent **out, const struct agent_options *options, struct error *error)
 {
-    (void)error;
     agent.options = *options;
     agents++;
     *out = (struct agent *)(void *)&agent;
@@ -52,20 +51,17 @@ void agent_destroy(struct agent *ours)
 
 void agent_version(struct agent *ours, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
 {
-    (void)ours;
     *version = agent.version;
     strcpy(digest, agent.digest);
 }
 
 bool agent_has_member(struct agent *ours, struct member who)
 {
-    (void)ours;
     return who.role == MEMBER_WORKER && who.index == WORKERS; /* added by a rollout */
 }
 
 void agent_show(struct agent *ours, struct board_rollout *shown)
 {
-    (void)ours;
     shown->is_under_way = true;
     shown->version = 77;
     snprintf(shown->phase, sizeof shown->phase, "staging");
@@ -74,13 +70,11 @@ void agent_show(struct agent *ours, struct board_rollout *shown)
 
 void agent_drift(struct agent *ours, char text[CONFIG_DRIFT_TEXT])
 {
-    (void)ours;
     snprintf(text, CONFIG_DRIFT_TEXT, "%s", agent.drift ? agent.drift : "");
 }
 
 bool agent_knows(struct agent *ours, const char *digest)
 {
-    (void)ours;
     return agent.known && strcmp(agent.known, digest) == 0;
 }
 
@@ -277,7 +271,6 @@ static inline int enter(void **state)
 {
     char hex[2 * OPERATOR_PUBLIC_KEY + 1], key[200];
     uint8_t other[OPERATOR_PUBLIC_KEY];
-    (void)state;
     strcpy(folder, "/tmp/rollouts-XXXXXX");
     if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 ||
         crypto_sign_keypair(other, strange_key) != 0 || !mkdtemp(folder)) {
@@ -292,7 +285,6 @@ static inline int enter(void **state)
 static inline int leave(void **state)
 {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
 }

@@ -78,8 +78,6 @@ static inline void serving_tick(void)
 
 int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
-    (void)condition;
-    (void)until;
     serving.waits++;
     pthread_mutex_unlock(mutex);
     serving_advance(SERVER_TICK_MS / 1000.0);
@@ -135,7 +133,6 @@ int poll(struct pollfd *waits, nfds_t count, int timeout_ms)
 
 struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session)
 {
-    (void)listener;
     for (int i = session ? (int)((const struct serving_session *)(const void *)session - serving.sessions) + 1 : 0;
          i < SERVING_SESSIONS; i++) {
         if (serving.sessions[i].open && !serving.sessions[i].session.base.disconnected) {
@@ -162,7 +159,6 @@ void listener_wake_at(struct listener_session *session, double when_s)
 
 double listener_keep_thread_s(const struct listener *listener)
 {
-    (void)listener;
     return serving.keep_thread_s;
 }
 
@@ -180,7 +176,6 @@ bool listener_peer_hung_up(const struct listener_session *session)
 
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out)
 {
-    (void)listener;
     *in = 1100;
     *out = 1200;
 }
@@ -191,20 +186,14 @@ void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out
 
 void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
-    (void)coordinator;
-    (void)message;
-    (void)size;
 }
 
 void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
 {
-    (void)coordinator;
-    (void)shown;
 }
 
 void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
 {
-    (void)coordinator;
     *version = 1;
     strcpy(digest, "d16e57");
 }

@@ -40,21 +40,18 @@ static float *parameters;
 
 static float *engine_parameters(struct engine *engine)
 {
-    (void)engine;
     return parameters;
 }
 
 static bool engine_write(struct engine *engine, enum store_vector vector, size_t first, size_t count,
                          const float *values, struct error *error)
 {
-    (void)engine, (void)vector, (void)first, (void)count, (void)values, (void)error;
     return true;
 }
 
 static bool engine_read(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
                         struct error *error)
 {
-    (void)engine, (void)vector, (void)error;
     memcpy(values, parameters + first, count * sizeof *values);
     return true;
 }
@@ -94,7 +91,6 @@ static bool try_heartbeat(struct error *error)
 
 static bool knows(void *context, const char *digest)
 {
-    (void)context, (void)digest;
     return false;
 }
 

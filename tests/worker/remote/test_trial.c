@@ -166,7 +166,6 @@ static void write_checkpoint(int64_t step)
 static int begin(void **state)
 {
     struct error error;
-    (void)state;
     strcpy(folder, "/tmp/test_trial.XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(then_path, sizeof then_path, "%s/config.json", folder);
@@ -182,7 +181,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     config_free(&then);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);

@@ -26,7 +26,6 @@ int fstatvfs(int fd, struct statvfs *status)
 
 static int enter(void **state)
 {
-    (void)state;
     disk.f_frsize = 0;
     snprintf(folder, sizeof folder, "/tmp/spool.XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
@@ -34,7 +33,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     return rmdir(folder); /* which fails if anything was left */
 }
 

@@ -21,7 +21,6 @@ static struct residual_files files;
 
 static int begin(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/residual-XXXXXX");
     files = (struct residual_files){folder, 3, COUNT, 10};
     return mkdtemp(folder) ? 0 : 1;
@@ -30,7 +29,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     struct error error;
-    (void)state;
     return file_remove_folder(folder, &error) ? 0 : 1;
 }
 

@@ -21,7 +21,6 @@ static atomic_int refused;
 
 bool allocation_fails(size_t size, const void *place)
 {
-    (void)place;
     return size == FIRST_BYTES && atomic_load(&refused) > 0 && atomic_fetch_sub(&refused, 1) > 0;
 }
 
@@ -84,7 +83,6 @@ static bool answer(struct fake_member *member, struct channel *channel)
 {
     const int how = ps.fails;
     const struct message_pong pong = {1};
-    (void)member;
     ps.fails = 0;
     if (how > 0) {
         return fake_member_object(channel, (enum error_code)how);
@@ -166,13 +164,11 @@ TEST(telling)
 
 static void take_none(void *context)
 {
-    (void)context;
     tell("begins\n");
 }
 
 static void take_one(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size)
 {
-    (void)context;
     tell("worker %d: %d rows, %g, %.*s\n", worker, (int)examples, score, (int)size, (const char *)bytes);
 }
 

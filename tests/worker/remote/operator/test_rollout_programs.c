@@ -29,14 +29,12 @@ static const char *file(const char *name)
 
 static int make_folder(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/test_programs.XXXXXX");
     return mkdtemp(folder) ? 0 : 1;
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
@@ -323,7 +321,6 @@ static bool take_piece(struct channel *channel)
 static bool answer(struct fake_member *member, struct channel *channel)
 {
     struct error error;
-    (void)member;
     if (channel->frame.type == MESSAGE_offer_program) {
         snprintf(ps.digest, sizeof ps.digest, "%s", channel->message.offer_program.digest);
         ps.manifest_size = channel->bulk_left;
