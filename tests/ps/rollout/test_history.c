@@ -476,7 +476,7 @@ static void an_unfinished_line_is_mended(void **state)
         free(bytes);
     }
     listen_in();
-    for (size_t cut = 1; cut < lengths[2]; cut++) {  /* of the third line, before audit.head names it */
+    for (size_t cut = 1; cut < lengths[2]; cut += 9) {  /* of the third line, before audit.head names it */
         for (int behind = 0; behind < 2; behind++) { /* or even the second */
             snprintf(text, sizeof text, "%s%s%.*s", entries[0], entries[1], (int)cut, entries[2]);
             put(log, text, strlen(text));
@@ -502,7 +502,7 @@ static void an_unfinished_line_is_mended(void **state)
     assert_true(times(heard(), "its last line was unfinished") >= 2);
 
     /* A whole line that was cut, or is gone, is no unfinished one: audit.head names it. */
-    for (size_t cut = 0; cut < lengths[2]; cut++) {
+    for (size_t cut = 0; cut < lengths[2]; cut += 4) {
         snprintf(text, sizeof text, "%s%s%.*s", entries[0], entries[1], (int)cut, entries[2]);
         put(log, text, strlen(text));
         assert_true(checked_line_write(head, heads[2], &error));

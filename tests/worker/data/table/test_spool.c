@@ -94,7 +94,7 @@ TEST_WITH(the_disk_is_not_filled, enter, leave)
     const struct examples row = a_row(values, labels);
     int added = 0;
     assert_true(spool_create(&spool, folder, &row, &error));
-    disk = (struct statvfs){.f_frsize = 4096, .f_blocks = 1 << 20, .f_bavail = (300 << 20) / 4096};
+    disk = (struct statvfs){.f_frsize = 4096, .f_blocks = 1 << 22, .f_bavail = (300 << 20) / 4096};
     while (added < 1024 && spool_add(spool, &row, 0, &error)) { /* 4 MiB: 296 of 300 are left */
         added++;
     }
