@@ -5,6 +5,8 @@
  * resumes as runs do when it is promoted. This process draws the configs (space.c), decides who goes on (halving.c),
  * and keeps a record of each result beside the run, so that a search that was killed asks again and finds the answers.
  */
+#include "worker/tune/tune.h"
+
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -32,7 +34,6 @@
 #include "cuda/client.h"
 #include "cuda/probe.h"
 #include "worker/evaluation/metrics.h"
-#include "worker/tune/tune.h"
 
 enum {
     FACTOR = 3,

@@ -1,13 +1,9 @@
 /* Temperatures of made-up outputs: what they reach, and where there is little or nothing to learn from. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the headers above first. */
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "tests/random.h"
 #include "worker/evaluation/calibration.h"
@@ -68,9 +64,8 @@ static void draw_flags(struct scene *scene, double sureness, struct test_random 
     }
 }
 
-static void finds_how_sure_a_model_is(void **state)
+TEST(finds_how_sure_a_model_is)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     static const double sure[] = {0.3, 0.8, 1, 1.7, 4};
     for (size_t i = 0; i < sizeof sure / sizeof *sure; i++) {
@@ -89,9 +84,8 @@ static void finds_how_sure_a_model_is(void **state)
 }
 
 /* Few rows, or rows that are all right, say little. */
-static void is_careful(void **state)
+TEST(is_careful)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     struct scene scene;
     set_up(&scene, 0);
@@ -120,9 +114,8 @@ static void is_careful(void **state)
     tear_down(&scene);
 }
 
-static void thresholds_follow(void **state)
+TEST(thresholds_follow)
 {
-    (void)state;
     assert_true(calibration_threshold(0.5, 3) == 0.5);
     assert_true(isnan(calibration_threshold(NAN, 3)));
     assert_true(fabs(calibration_threshold(0.7, 0) - 0.7) < 1e-15);
@@ -131,9 +124,8 @@ static void thresholds_follow(void **state)
 }
 
 /* Of 19 rows the farthest error on either side is the bound of 90%; of 18 there is none. */
-static void intervals_are_of_ranks(void **state)
+TEST(intervals_are_of_ranks)
 {
-    (void)state;
     double scales[] = {2, 1};
     float outputs[38], wanted[38];
     struct interval interval;
@@ -159,11 +151,5 @@ static void intervals_are_of_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_how_sure_a_model_is),
-        cmocka_unit_test(is_careful),
-        cmocka_unit_test(thresholds_follow),
-        cmocka_unit_test(intervals_are_of_ranks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

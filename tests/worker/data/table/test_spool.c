@@ -9,17 +9,15 @@
 #include <unistd.h>
 
 #include "tests/check.h"
+#include "tests/system.h"
 #include "worker/data/table/spool.h"
 
 static char folder[64];
 static struct statvfs disk; /* f_frsize 0: as it is */
 
-int __real_fstatvfs(int fd, struct statvfs *status);
-int __wrap_fstatvfs(int fd, struct statvfs *status);
-
-int __wrap_fstatvfs(int fd, struct statvfs *status)
+int fstatvfs(int fd, struct statvfs *status)
 {
-    const int result = __real_fstatvfs(fd, status);
+    const int result = SYSTEM(fstatvfs)(fd, status);
     if (disk.f_frsize > 0) {
         *status = disk;
     }
@@ -28,7 +26,6 @@ int __wrap_fstatvfs(int fd, struct statvfs *status)
 
 static int enter(void **state)
 {
-    (void)state;
     disk.f_frsize = 0;
     snprintf(folder, sizeof folder, "/tmp/spool.XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
@@ -36,7 +33,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     return rmdir(folder); /* which fails if anything was left */
 }
 

@@ -195,7 +195,6 @@ TEST(numbers)
 
 static void look_at_no_name(const struct top_source *source, const struct top_options *options)
 {
-    (void)options;
     ask(source);
     assert_string_equal(shown.board.name, "cluster");
     assert_int_equal(shown.board.numbers.last_step, -1);
@@ -240,7 +239,6 @@ static void set_state(int member, const char *name, bool is_missing)
 static void look_at_changes(const struct top_source *source, const struct top_options *options)
 {
     struct error error;
-    (void)options;
     ask(source);
     ask(source); /* nothing happened */
     assert_int_equal(board_last_event(&shown.board), 0);
@@ -277,7 +275,6 @@ static int looks;
 
 static void look_at_a_member(const struct top_source *source, const struct top_options *options)
 {
-    (void)options;
     looks++;
     assert_string_equal(source->name, "127.0.0.1:1");
 }
