@@ -95,8 +95,8 @@ def test_commands_are_confined(trainer, trained, inherited, tmp_path):
     assert subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=tmp_path, timeout=240).returncode == 0
     commands = (("eval", *long, str(trained / "run")), ("data", "synth", *long[1:], "--out=digits"),
                 ("convert", *long, "--to=tfrecord", "--out=records"), ("profile", str(waits)),
-                ("sign", "--key=operator.key", str(waits)), ("status", *network), ("health", f"--http=127.0.0.1:{port}"),
-                ("top", *network), ("rollout", "status", *network))
+                ("sign", "--key=operator.key", str(waits)), ("health", f"--http=127.0.0.1:{port}"),
+                ("status", *network), ("top", *network), ("rollout", "status", *network))
     with socket.create_server(("127.0.0.1", port)):  # which answers nobody
         for arguments in commands:
             with subprocess.Popen([trainer, *arguments], cwd=tmp_path, stdout=subprocess.PIPE,
