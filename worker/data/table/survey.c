@@ -221,7 +221,7 @@ static bool ends_with_id(const char *name)
 
 /*
  * Unless the config names it: the first column without a name, as data frames write their index, and what people call
- * a counter of rows or an identifier. Where each machine has its own rows none can judge all, and only the former is one.
+ * a counter of rows or an identifier. Where each machine has its own rows none can judge all: only the former counts.
  */
 static int may_be_index(const struct rows *rows, int column, const struct config_data *data)
 {
