@@ -122,6 +122,17 @@ CASES = [
          table(header=HEADER + ",customer_id",
                rows=[f"{row},{15_600_000 + i * 7919 % 100_003}" for i, row in enumerate(ROWS)]), [TRAIN],
          [accuracy(0.75), says("column customer_id only identifies the rows")]),
+    Case("identifier_of_a_panel", "retail panels, a file a day: the number of a store repeats in the next file",
+         {f"d/train{day}.csv": "store_id,y\n" + "".join(f"{store},{'high' if store > 20 else 'low'}\n"
+                                                        for store in range(40)) for day in range(6)},
+         [TRAIN], [accuracy(0.75), never_says("identifies the rows")]),
+    Case("amount_called_paid", "an amount in capitals that ends in ID",
+         {"d/train.csv": "PAID,y\n" + "".join(f"{i * 7},{'high' if i > 200 else 'low'}\n" for i in range(400))},
+         [TRAIN], [accuracy(0.75), never_says("identifies the rows")]),
+    Case("times_first", "a log without names: its first fields look like a label and index:value of LIBSVM",
+         {"d/train.csv": "".join(f"2024-01-{1 + i % 28:02} 12:{i % 60:02}:45,{i % 7},{'high' if i % 7 > 3 else 'low'},"
+                                 + ",".join(["1.5"] * 200) + "\n" for i in range(200))},
+         ["trainer --data_dir=d --target=2"], [accuracy(0.75)]),
     Case("identifier_that_repeats", "several rows a customer: the number is a feature like any",
          table(header="customer_id," + HEADER, rows=[f"{i // 2},{row}" for i, row in enumerate(ROWS)]), [TRAIN],
          [accuracy(0.75), never_says("identifies the rows")]),

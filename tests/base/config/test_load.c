@@ -115,6 +115,7 @@ static void duplicates(void **state)
 {
     (void)state;
     refuse("{\"train\": {\"seed\": 1, \"seed\": 2}}", "config.json:1:23: duplicate name \"seed\"; remove one");
+    refuse("{\"train\": {\"seed\": 1, \"\\u0073eed\": 2}}", "config.json:1:23: train.seed: duplicate key; remove one");
     refuse("{\"train\": {\"seed\": 1},\n \"train\": {}}", "config.json:2:2: duplicate name \"train\"; remove one");
     refuse("{\"cluster\": {\"ps_hosts\": [\"a:1\", \"a:1\"]}}",
            "config.json:1:34: cluster.ps_hosts[1]: duplicate address \"a:1\"");

@@ -15,7 +15,7 @@
 #include "tests/worker/remote/story.h"
 #include "worker/data/dataset.h"
 #include "worker/remote/batches.h"
-#include "worker/remote/exchange/pipeline.h"
+#include "worker/remote/exchange/push_pull.h"
 #include "worker/remote/heartbeat.h"
 
 enum { NEVER = 1 << 30 };

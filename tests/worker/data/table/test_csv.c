@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/random.h"
+#include "worker/data/stream.h"
 #include "worker/data/table/csv.h"
 #include "worker/data/table/number.h"
 
@@ -138,6 +139,12 @@ static void test_what_is_no_number(void **state)
 
 /* --- rows --- */
 
+static bool open_bytes(struct csv_reader **reader, const void *bytes, size_t size, struct error *error)
+{
+    struct stream *stream;
+    return stream_open_bytes(&stream, "f", bytes, size, error) && csv_open(reader, stream, error);
+}
+
 /* All rows as text: fields between |, rows between newlines, bad rows as "!" and their error. */
 static char *read_all(const void *bytes, size_t size)
 {
@@ -146,7 +153,7 @@ static char *read_all(const void *bytes, size_t size)
     struct error error = {""};
     char *text = calloc(1, 4 * size + 65536), *at = text;
     assert_non_null(text);
-    if (!csv_open_bytes(&reader, "f", bytes, size, NULL, &error)) {
+    if (!open_bytes(&reader, bytes, size, &error)) {
         fail_msg("%s", error.text);
         return text;
     }
@@ -208,10 +215,10 @@ static void test_other_encodings_are_refused(void **state)
     expect_rows("a,b\n1,\xC3\xA9\n1,x\xE9y\n3,4\n",
                 "a|b\n1|\xC3\xA9\n!f:3:4: byte 0xe9 is not UTF-8, as text must be; if it is Latin-1: iconv -f latin1 "
                 "-t utf-8 FILE\n3|4\n");
-    assert_false(csv_open_bytes(&reader, "f",
-                                "\xFF\xFE"
-                                "a\0,\0",
-                                6, NULL, &error));
+    assert_false(open_bytes(&reader,
+                            "\xFF\xFE"
+                            "a\0,\0",
+                            6, &error));
     assert_string_equal(error.text, "f: is UTF-16, and text must be UTF-8: iconv -f utf-16 -t utf-8 FILE");
 }
 

@@ -183,11 +183,10 @@ static void look_at_numbers(const struct top_source *source, const struct top_op
 
 TEST(numbers)
 {
-    struct error error;
     const char *text;
     set_members();
     memset(&shown, 0, sizeof shown);
-    assert_true(board_create(&shown.board, "", 0, "", &error));
+    board_create(&shown.board, "", 0, "");
     look = look_at_numbers;
     assert_int_equal(run(plain, 4, &text), COMMAND_DONE);
     assert_string_equal(text, "");
@@ -206,14 +205,13 @@ static void look_at_no_name(const struct top_source *source, const struct top_op
 TEST(no_name_and_no_end)
 {
     struct config_setting settings[4];
-    struct error error;
     const char *text;
     memcpy(settings, plain, sizeof settings);
     settings[3].text = "0";
     file = "{}";
     set_members();
     memset(&shown, 0, sizeof shown);
-    assert_true(board_create(&shown.board, "", 0, "", &error));
+    board_create(&shown.board, "", 0, "");
     look = look_at_no_name;
     assert_int_equal(run(settings, 4, &text), COMMAND_DONE);
     file = named;
@@ -264,11 +262,10 @@ static void look_at_changes(const struct top_source *source, const struct top_op
 
 TEST(changes)
 {
-    struct error error;
     const char *text;
     set_members();
     memset(&shown, 0, sizeof shown);
-    assert_true(board_create(&shown.board, "", 0, "", &error));
+    board_create(&shown.board, "", 0, "");
     look = look_at_changes;
     assert_int_equal(run(plain, 4, &text), COMMAND_DONE);
     board_destroy(&shown.board);
