@@ -219,6 +219,16 @@ bool serve_abort_rollout(struct session *session, struct error *error)
     return serving_rollout(session, error);
 }
 
+bool serve_revoke(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
+bool serve_get_revoked(struct session *session, struct error *error)
+{
+    return serving_rollout(session, error);
+}
+
 bool serve_offer_program(struct session *session, struct error *error)
 {
     return serving_rollout(session, error);
