@@ -550,6 +550,16 @@ bool file_is_folder(const char *path)
     return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
+size_t file_head(const char *path, uint8_t *head, size_t size)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const ssize_t got = fd >= 0 ? read(fd, head, size) : 0;
+    if (fd >= 0) {
+        close(fd);
+    }
+    return got > 0 ? (size_t)got : 0;
+}
+
 bool file_exists(const char *path)
 {
     return access(path, F_OK) == 0;

@@ -116,6 +116,9 @@ bool file_exists(const char *path);
 /* True if the path leads to a folder. */
 bool file_is_folder(const char *path);
 
+/* The first bytes of a file, at most `size`; none if it cannot be read, which the next read reports. */
+size_t file_head(const char *path, uint8_t *head, size_t size);
+
 /*
  * Renames a damaged file to PATH.damaged, replacing an earlier one, so that nothing uses it and people can look at it.
  * reason: of the damage, for the log; NULL: it was logged. A file that can't be renamed is a warning.

@@ -1,4 +1,7 @@
-/* Little-endian numbers in unaligned bytes, for our own formats. Compilers turn each into one load or store. */
+/*
+ * Numbers in unaligned bytes: little-endian ones for our own formats, big-endian ones for others'. Compilers turn each
+ * into one load or store.
+ */
 #ifndef NET_BYTES_H
 #define NET_BYTES_H
 
@@ -30,6 +33,11 @@ static inline uint16_t get_le16(const uint8_t *bytes)
 static inline uint32_t get_le32(const uint8_t *bytes)
 {
     return get_le16(bytes) | (uint32_t)get_le16(bytes + 2) << 16;
+}
+
+static inline uint32_t get_be32(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
 static inline uint64_t get_le64(const uint8_t *bytes)

@@ -58,8 +58,6 @@ void member_write(struct text_buffer *text, const struct board_member *from)
 
 /* --- Routes --- */
 
-/* The routes, and their JSON. A request names a run by ?run=ID, its index among the runs. */
-
 enum {
     MOST_STREAMS = 64,
     MOST_LAG = 1024 * 1024, /* unsent bytes of a stream that gets no more status */
@@ -71,6 +69,11 @@ static const char json_type[] = "application/json";
 /* Browsers run nothing here but the page's own files. */
 static const char no_store[] = "Cache-Control: no-store\r\nContent-Security-Policy: default-src 'none'; "
                                "frame-ancestors 'none'\r\n";
+
+static const char *const extra_names[API_EXTRAS] = {[EXTRA_WEIGHTS] = "weights",
+                                                    [EXTRA_MISTAKES] = "mistakes",
+                                                    [EXTRA_COLUMNS] = "columns",
+                                                    [EXTRA_CLASSES] = "classes"};
 
 /* --- The status --- */
 
@@ -100,17 +103,10 @@ static void add_run(struct text_buffer *text, const struct api_run *run, const s
     json_write_string(text, "metric_goal", numbers->metric_rises ? "max" : "min");
     json_write_integer(text, "generation", numbers->generation);
     json_write_open(text, "extras", '[');
-    if (run->extras.weights) {
-        json_write_string(text, NULL, "weights");
-    }
-    if (run->extras.mistakes) {
-        json_write_string(text, NULL, "mistakes");
-    }
-    if (run->extras.columns) {
-        json_write_string(text, NULL, "columns");
-    }
-    if (run->extras.classes) {
-        json_write_string(text, NULL, "classes");
+    for (int i = 0; i < API_EXTRAS; i++) {
+        if (run->extras.make[i]) {
+            json_write_string(text, NULL, extra_names[i]);
+        }
     }
     json_write_close(text, ']');
     json_write_close(text, '}');
@@ -594,46 +590,19 @@ static void get_about(void *context, struct http_request *request)
     }
 }
 
-static void answer_extra(struct http_request *request, bool (*make)(void *context, char **json, size_t *size),
-                         void *context)
+static void get_extra(void *context, struct http_request *request)
 {
+    const struct api_run *run = run_of(context, request);
+    const char *name = http_request_path(request) + sizeof "/api";
     struct text_buffer text = {.bytes = NULL};
-    if (!make || !make(context, &text.bytes, &text.size)) {
+    int extra = 0;
+    while (extra + 1 < API_EXTRAS && strcmp(extra_names[extra], name) != 0) {
+        extra++;
+    }
+    if (run && (!run->extras.make[extra] || !run->extras.make[extra](run->extras.context, &text.bytes, &text.size))) {
         http_answer_error(request, 404, "this run has none of these, or not yet");
-        return;
-    }
-    answer_text(request, &text, json_type);
-}
-
-static void get_weights(void *context, struct http_request *request)
-{
-    const struct api_run *run = run_of(context, request);
-    if (run) {
-        answer_extra(request, run->extras.weights, run->extras.context);
-    }
-}
-
-static void get_mistakes(void *context, struct http_request *request)
-{
-    const struct api_run *run = run_of(context, request);
-    if (run) {
-        answer_extra(request, run->extras.mistakes, run->extras.context);
-    }
-}
-
-static void get_columns(void *context, struct http_request *request)
-{
-    const struct api_run *run = run_of(context, request);
-    if (run) {
-        answer_extra(request, run->extras.columns, run->extras.context);
-    }
-}
-
-static void get_classes(void *context, struct http_request *request)
-{
-    const struct api_run *run = run_of(context, request);
-    if (run) {
-        answer_extra(request, run->extras.classes, run->extras.context);
+    } else if (run) {
+        answer_text(request, &text, json_type);
     }
 }
 
@@ -701,10 +670,10 @@ const struct http_route api_routes[] = {
     {.path = "/api/events", .methods = HTTP_METHOD_GET, .handle = get_events},
     {.path = "/api/stream", .methods = HTTP_METHOD_GET, .handle = get_stream},
     {.path = "/api/runs", .methods = HTTP_METHOD_GET, .handle = get_runs},
-    {.path = "/api/weights", .methods = HTTP_METHOD_GET, .handle = get_weights},
-    {.path = "/api/mistakes", .methods = HTTP_METHOD_GET, .handle = get_mistakes},
-    {.path = "/api/columns", .methods = HTTP_METHOD_GET, .handle = get_columns},
-    {.path = "/api/classes", .methods = HTTP_METHOD_GET, .handle = get_classes},
+    {.path = "/api/weights", .methods = HTTP_METHOD_GET, .handle = get_extra},
+    {.path = "/api/mistakes", .methods = HTTP_METHOD_GET, .handle = get_extra},
+    {.path = "/api/columns", .methods = HTTP_METHOD_GET, .handle = get_extra},
+    {.path = "/api/classes", .methods = HTTP_METHOD_GET, .handle = get_extra},
     {.path = "/api/about", .methods = HTTP_METHOD_GET, .handle = get_about},
     {.path = "/metrics", .methods = HTTP_METHOD_GET, .handle = get_metrics},
     {.path = "/healthz", .methods = HTTP_METHOD_GET, .is_public = true, .is_health = true, .handle = get_health},

@@ -12,12 +12,12 @@
 #include "observe/board.h"
 #include "observe/http/server.h"
 
-/* A run's pictures, columns and classes, as JSON: *json is malloc'd. False: this run has none. */
+/* What a run may show besides, each at /api/NAME. */
+enum api_extra { EXTRA_WEIGHTS, EXTRA_MISTAKES, EXTRA_COLUMNS, EXTRA_CLASSES, API_EXTRAS };
+
+/* Each as JSON: *json is malloc'd. NULL, or false: this run has none. */
 struct api_extras {
-    bool (*weights)(void *context, char **json, size_t *size);
-    bool (*mistakes)(void *context, char **json, size_t *size);
-    bool (*columns)(void *context, char **json, size_t *size);
-    bool (*classes)(void *context, char **json, size_t *size);
+    bool (*make[API_EXTRAS])(void *context, char **json, size_t *size);
     void *context;
 };
 
@@ -25,7 +25,7 @@ enum { API_STANDSTILL_S = 300 }; /* a process whose main loop is silent this lon
 
 struct api_run {
     struct board *board;
-    struct api_extras extras; /* NULL members: none */
+    struct api_extras extras;
 };
 
 struct api {

@@ -10,6 +10,7 @@
 #include "base/encoding/crc32c.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 /* --- History --- */
 
@@ -31,16 +32,11 @@ struct file_head {
     char names[HISTORY_SERIES][HISTORY_NAME];
 };
 
-bool history_create(struct history *history, struct error *error)
+void history_create(struct history *history)
 {
     *history = (struct history){.recent = {.room = HISTORY_RECENT}, .whole = {.room = HISTORY_WHOLE}, .width_s = 1};
-    history->recent.buckets = calloc(HISTORY_RECENT, sizeof *history->recent.buckets);
-    history->whole.buckets = calloc(HISTORY_WHOLE, sizeof *history->whole.buckets);
-    if (!history->recent.buckets || !history->whole.buckets) {
-        history_destroy(history);
-        return error_set(error, "out of memory for the history of the run");
-    }
-    return true;
+    history->recent.buckets = must_zero(HISTORY_RECENT, sizeof *history->recent.buckets, "the history of the run");
+    history->whole.buckets = must_zero(HISTORY_WHOLE, sizeof *history->whole.buckets, "the history of the run");
 }
 
 void history_destroy(struct history *history)
@@ -181,11 +177,7 @@ bool history_save(const struct history *history, const char *path, struct error 
     memcpy(head.magic, magic, sizeof magic);
     memcpy(head.names, history->names, sizeof head.names);
     const size_t size = file_size(head.recent, head.whole);
-    uint8_t *bytes = malloc(size), *to = bytes;
-    if (!bytes) {
-        return error_set(error, "out of memory for %s", path);
-    }
-    to = put(to, &head, sizeof head);
+    uint8_t *bytes = must_alloc(size, "the history of the run"), *to = put(bytes, &head, sizeof head);
     const struct history_ring *const rings[] = {&history->recent, &history->whole};
     for (int r = 0; r < 2; r++) {
         for (int i = 0; i < rings[r]->count; i++) {
@@ -298,7 +290,7 @@ const char *board_metric_text(const struct board_metric *metric, char text[BOARD
     return text;
 }
 
-bool board_create(struct board *board, const char *role, int task, const char *train_dir, struct error *error)
+void board_create(struct board *board, const char *role, int task, const char *train_dir)
 {
     const char *slash = strrchr(train_dir, '/');
     *board = (struct board){.task = task, .started_s = clock_wall_s(), .loss = NAN, .gpu_percent = NAN};
@@ -311,17 +303,13 @@ bool board_create(struct board *board, const char *role, int task, const char *t
     if (board->name[0] == '\0') {
         snprintf(board->name, sizeof board->name, "%s", role);
     }
-    board->events = calloc(BOARD_EVENTS, sizeof *board->events);
-    board->samples = calloc(RATE_S, sizeof *board->samples);
-    board->validated = calloc(BOARD_VALIDATIONS, sizeof *board->validated);
-    if (!board->events || !board->validated || !board->samples || !history_create(&board->history, error)) {
-        board_destroy(board);
-        return error_set(error, "out of memory to watch the run");
-    }
+    board->events = must_zero(BOARD_EVENTS, sizeof *board->events, "the events of the run");
+    board->samples = must_zero(RATE_S, sizeof *board->samples, "the rates of the run");
+    board->validated = must_zero(BOARD_VALIDATIONS, sizeof *board->validated, "the validations of the run");
+    history_create(&board->history);
     for (int i = 0; i < SERIES; i++) {
         history_series(&board->history, series[i]);
     }
-    return true;
 }
 
 void board_destroy(struct board *board)

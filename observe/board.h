@@ -56,7 +56,7 @@ struct history {
     double width_s; /* of the buckets of `whole` */
 };
 
-bool history_create(struct history *history, struct error *error);
+void history_create(struct history *history);
 void history_destroy(struct history *history); /* fine on zeros */
 
 /*
@@ -207,7 +207,7 @@ struct board {
     int unsaved; /* seconds */
 };
 
-bool board_create(struct board *board, const char *role, int task, const char *train_dir, struct error *error);
+void board_create(struct board *board, const char *role, int task, const char *train_dir);
 void board_destroy(struct board *board); /* fine on zeros */
 
 /* Clears events and history, as if it were new. */

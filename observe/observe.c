@@ -190,13 +190,11 @@ bool observe_start(const struct config *config, const char *fleet_key, struct er
     if (observe->http[0] == '\0') {
         return true;
     }
-    bool done =
-        guard_prepare(&self.guard, observe, fleet_key, error) &&
-        board_create(&self.board, role_name(config), config->cluster.task_index, config->output.train_dir, error);
-    if (!done) {
+    if (!guard_prepare(&self.guard, observe, fleet_key, error)) {
         observe_stop(BOARD_FAILED);
         return false;
     }
+    board_create(&self.board, role_name(config), config->cluster.task_index, config->output.train_dir);
     keep_history(config);
     tick(NULL);
     atomic_store(&observe_serves, true);

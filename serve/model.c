@@ -49,6 +49,7 @@ static void version_free(struct version *version)
     }
     free(version->engines);
     free(version->wide_engines);
+    free(version->by_name);
     drift_end(&version->drift);
     shapley_free(&version->shapley);
     budget_return(version->budget, atomic_load(&version->bytes));
@@ -273,6 +274,45 @@ static bool check_names(const struct version *version, struct error *error)
     return true;
 }
 
+static int compare_columns(const void *a, const void *b, void *schema)
+{
+    const struct schema_column *columns = ((const struct schema *)schema)->columns;
+    return strcmp(columns[*(const int *)a].name, columns[*(const int *)b].name);
+}
+
+static bool sort_columns(struct version *version, struct error *error)
+{
+    const int columns = version->trained.schema ? schema_features(version->trained.schema) : 0;
+    version->by_name = calloc((size_t)columns + 1, sizeof *version->by_name);
+    if (!version->by_name) {
+        return error_set(error, "%s: out of memory for the names of its columns", version->path);
+    }
+    for (int i = 0; i < columns; i++) {
+        version->by_name[i] = i;
+    }
+    qsort_r(version->by_name, (size_t)columns, sizeof *version->by_name, compare_columns, version->trained.schema);
+    return true;
+}
+
+int version_find_column(const struct version *version, const char *name, size_t size)
+{
+    int first = 0, behind = schema_features(version->trained.schema);
+    while (first < behind) {
+        const int middle = first + (behind - first) / 2, column = version->by_name[middle];
+        const char *other = version->trained.schema->columns[column].name;
+        const int order = strncmp(name, other, size);
+        if (order == 0 && other[size] == '\0') {
+            return column;
+        }
+        if (order > 0) {
+            first = middle + 1;
+        } else {
+            behind = middle;
+        }
+    }
+    return -1;
+}
+
 /* What must be there once it is known to be another checkpoint. */
 static bool version_prepare(struct served *served, struct version *version, struct error *error)
 {
@@ -282,8 +322,8 @@ static bool version_prepare(struct served *served, struct version *version, stru
     version->loaded_s = clock_wall_s();
     /* The parameters as read, and each worker's. */
     const size_t bytes = parameter_bytes(version) * (1 + (size_t)version->workers);
-    return check_names(version, error) && take_memory(version, bytes, error) && make_engines(version, error) &&
-           try_version(version, error) && check_version(version, error) &&
+    return check_names(version, error) && sort_columns(version, error) && take_memory(version, bytes, error) &&
+           make_engines(version, error) && try_version(version, error) && check_version(version, error) &&
            prepare_with_reference(served, version, error);
 }
 

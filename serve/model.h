@@ -118,6 +118,7 @@ struct version {
     struct budget *budget;                  /* of all models' memory */
     atomic_size_t bytes;                    /* of it */
     size_t spare;                           /* bytes that requests may take meanwhile */
+    int *by_name;                           /* of a table, [features]: the columns, sorted by name */
     struct drift_watch drift;
     struct shapley shapley; /* by which rows are explained; samples 0: it has no rows to compare with, or can't be */
     int workers;
@@ -179,6 +180,9 @@ void served_destroy(struct served *served); /* all holders must have released */
  * versions that are no longer held. One thread at a time.
  */
 bool served_refresh(struct served *served, struct error *error);
+
+/* The column of a table with that name; -1: none. */
+int version_find_column(const struct version *version, const char *name, size_t size);
 
 struct version *served_hold(struct served *served);    /* NULL: none is loaded */
 struct version *version_hold(struct version *version); /* adds a reference */

@@ -756,14 +756,14 @@ static bool add_picture(struct intake *intake, struct json_value value, int64_t 
 /* The column of that name; most clients send them in the model's order: the expected one is tried first. -1: none. */
 static int column_of_name(const struct version *version, struct json_value name, int expected)
 {
-    const int columns = intake_columns(version);
-    for (int i = 0; i < columns; i++) {
-        const int column = expected + i < columns ? expected + i : expected + i - columns;
-        if (json_is(name, intake_column_name(version, column))) {
-            return column;
-        }
+    char own[512];
+    if (json_is(name, intake_column_name(version, expected))) {
+        return expected;
     }
-    return -1;
+    if (!memchr(name.text, '\\', name.size)) {
+        return version_find_column(version, name.text + 1, name.size - 2);
+    }
+    return name.size <= sizeof own ? version_find_column(version, own, json_unescape(name, own)) : -1;
 }
 
 /* Members that are not the model's columns, as the target, are passed over. */

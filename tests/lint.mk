@@ -7,8 +7,9 @@ test_parts_c := $(wildcard tests/clock.c tests/jitter.c tests/locks.c tests/fuzz
 
 # A file is checked again when its object was made again, which is when it or one of its headers has changed.
 tidy_stamps   := $(patsubst %.c,build/lint/%.tidy,$(sources) $(hosted) trainer.c $(tests) $(test_parts_c))
-# Templates that a kernel file includes after choosing its instruction set (*_loops.h) can't stand alone.
-header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h,$(lint_headers)))
+# That a header can stand alone its own .c file shows, which includes it first (tests/lint/includes.awk). Templates that
+# a kernel file includes after choosing its instruction set (*_loops.h) can't.
+header_stamps := $(patsubst %,build/lint/%.alone,$(filter-out %_loops.h $(sources:.c=.h),$(lint_headers)))
 
 # Our prototypes of the driver API compared with a toolkit's.
 cuda_header := $(if $(NVCC),$(wildcard $(dir $(realpath $(NVCC)))../include/cuda.h))
@@ -40,11 +41,12 @@ build/lint/tests/%.tidy: tidy_off = --checks=-clang-analyzer-*,-misc-unused-para
 analyzed := -Xclang -analyzer-config -Xclang max-nodes=20000
 
 linted = $(@:build/lint/%.tidy=%)
+# What the compiler noted of the object that the stamp waits for: its rule, before those of its headers (-MP).
+made   = $(<:.o=.d)
 define tidy
 	@mkdir -p $(@D)
 	@echo "lint $(linted).c"
-	@made_of=$$($(CC) $(cppflags) $(call flags_for,$(linted).c) -M $(linted).c) && \
-		tests/lint/once "$$made_of .clang-tidy" \
+	@tests/lint/once "$$(sed '/\\$$/!q' $(made)) .clang-tidy base/deps/digests" \
 		clang-tidy --quiet --warnings-as-errors='*' $(tidy_off) $(linted).c -- -std=gnu11 $(analyzed) $(cppflags) \
 		$(call flags_for,$(linted).c) 2>build/lint/$(linted).log || { cat build/lint/$(linted).log >&2; exit 1; }
 	@touch $@
@@ -61,17 +63,23 @@ build/lint/%.tidy: build/san/%.o .clang-tidy | $(packages)
 cppcheck_off := varFuncNullUB missingIncludeSystem invalidPointerCast invalidFunctionArg ctuuninitvar ctunullpointer \
 	normalCheckLevelMaxBranches
 
+# It checks a file once for each name that an #ifdef asks for, but for these: only base/memory.h asks for sanitizers,
+# and nvcc compiles no C.
+cppcheck_never := __CUDACC__ __SANITIZE_ADDRESS__ __SANITIZE_THREAD__ __has_feature
+
 build/lint/cppcheck: $(sources) trainer.c $(lint_headers) $(simulator_sources) | $(packages)
 	@mkdir -p $(@D)
 	@echo "lint: cppcheck"
 	@tests/lint/kept $(@D)/cppcheck-work tests/lint/once "$^" \
 		cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
-		$(cppcheck_off:%=--suppress=%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. $(sources) trainer.c $(simulator_sources)
+		$(cppcheck_off:%=--suppress=%) $(cppcheck_never:%=-U%) --cppcheck-build-dir=$(@D)/cppcheck-work -I. \
+		$(sources) trainer.c $(simulator_sources)
 	@touch $@
 
 build/lint/%.h.alone: %.h $(lint_headers) build/san/flags $(musl_libs)
 	@mkdir -p $(@D)
-	@printf '#include "$*.h"\nextern int alone;\n' | $(CC) -std=gnu11 $(warnings) $(cppflags) -x c -fsyntax-only -
+	@printf '#include "$*.h"\nextern int alone;\n' | \
+		$(CC) -std=gnu11 $(warnings) $(cppflags) $(call flags_for,$<) -x c -fsyntax-only -
 	@touch $@
 
 build/lint/includes: $(sources) $(hosted) trainer.c $(headers) tests/lint/includes.awk

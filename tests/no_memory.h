@@ -1,19 +1,18 @@
 /*
- * Allocations that fail on demand, to check that each failure is reported and leaves nothing behind. Leaks, and use of
- * memory that was not allocated, are found by the sanitizers. A test that includes this is linked with memory_link
- * (tests/unit.mk).
+ * Allocations that fail on demand, to check that each failure is reported and leaves nothing behind. In functions that
+ * end the process where there is no memory (base/memory.h), nothing fails, and nothing is counted: a test that includes
+ * this is linked with memory_link (tests/unit.mk).
  */
 #ifndef TESTS_NO_MEMORY_H
 #define TESTS_NO_MEMORY_H
 
+#include <dlfcn.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
+#include <string.h>
+#include <unwind.h>
 
-#include "base/config/keys.h"
+#include "tests/allocations.h"
 
 enum { NO_MEMORY_PLACES = 1000 };
 
@@ -31,23 +30,6 @@ static struct {
 } no_memory_places;
 
 static _Thread_local bool no_memory_is_mine;
-
-/* In functions that end the process where there is no memory (base/memory.h), nothing fails, and nothing is counted. */
-static _Thread_local int no_memory_must;
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *old, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-char *__real_strdup(const char *text);
-char *__real_strndup(const char *text, size_t size);
-int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *old, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-char *__wrap_strdup(const char *text);
-char *__wrap_strndup(const char *text, size_t size);
 
 /* The first-th allocation from now on fails, and those after it, `count` in all. */
 static inline void no_memory_from(int first, int count)
@@ -116,108 +98,41 @@ static inline bool no_memory_here(const void *place)
     return fails;
 }
 
-static inline bool no_memory_fails(const void *place)
+static inline _Unwind_Reason_Code no_memory_frame(struct _Unwind_Context *frame, void *ends)
 {
-    if (no_memory_must > 0) {
+    static const char *const endings[] = {"must_alloc",      "must_zero",    "must_align",        "must_grow",
+                                          "must_copy",       "config_parse", "config_in_version", "config_job_text",
+                                          "config_key_text", "config_diff",  "config_digest"};
+    Dl_info info;
+    const char *name = dladdr((const void *)_Unwind_GetIP(frame), &info) != 0 ? info.dli_sname : NULL;
+    for (size_t i = 0; name && i < sizeof endings / sizeof *endings; i++) {
+        if (strcmp(name, endings[i]) == 0) {
+            *(bool *)ends = true;
+            return _URC_NORMAL_STOP;
+        }
+    }
+    return _URC_NO_REASON;
+}
+
+/*
+ * Is a caller one of those that end the process where there is no memory? The program's symbols say so, which it is
+ * linked with for that.
+ */
+static inline bool no_memory_must(void)
+{
+    bool ends = false;
+    _Unwind_Backtrace(no_memory_frame, &ends);
+    return ends;
+}
+
+bool allocation_fails(size_t size, const void *place)
+{
+    const int first = atomic_load(&no_memory.first);
+    if ((first == INT_MAX && !no_memory_is_mine) || no_memory_must()) {
         return false;
     }
     const int call = atomic_fetch_add(&no_memory.calls, 1) + 1;
-    return (call >= atomic_load(&no_memory.first) && call < atomic_load(&no_memory.end)) ||
-           (no_memory_is_mine && no_memory_here(place));
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *old, size_t size)
-{
-    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_realloc(old, size);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
-    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_aligned_alloc(alignment, size);
-}
-
-char *__wrap_strdup(const char *text)
-{
-    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_strdup(text);
-}
-
-char *__wrap_strndup(const char *text, size_t size)
-{
-    return no_memory_fails(__builtin_return_address(0)) ? NULL : __real_strndup(text, size);
-}
-
-/* Where it fails the text is not to be looked at. */
-int __wrap_asprintf(char **text, const char *format, ...)
-{
-    va_list arguments;
-    int size = -1;
-    *text = (char *)1;
-    if (!no_memory_fails(__builtin_return_address(0))) {
-        va_start(arguments, format);
-        size = vasprintf(text, format, arguments);
-        va_end(arguments);
-    }
-    return size;
-}
-
-/* --- What ends the process instead --- */
-
-#define NO_MEMORY_MUST(type, name, parameters, ...)                                                                    \
-    type __real_##name parameters;                                                                                     \
-    type __wrap_##name parameters;                                                                                     \
-    type __wrap_##name parameters                                                                                      \
-    {                                                                                                                  \
-        no_memory_must++;                                                                                              \
-        type result = __real_##name(__VA_ARGS__);                                                                      \
-        no_memory_must--;                                                                                              \
-        return result;                                                                                                 \
-    }
-
-NO_MEMORY_MUST(void *, must_alloc, (size_t bytes, const char *what), bytes, what)
-NO_MEMORY_MUST(void *, must_zero, (size_t count, size_t size, const char *what), count, size, what)
-NO_MEMORY_MUST(void *, must_align, (size_t bytes, const char *what), bytes, what)
-NO_MEMORY_MUST(void *, must_grow, (void *old, size_t count, size_t size, const char *what), old, count, size, what)
-NO_MEMORY_MUST(char *, must_copy, (const char *text), text)
-NO_MEMORY_MUST(bool, config_parse,
-               (struct config * config, const char *name, const uint8_t *bytes, size_t size,
-                const struct config_setting *settings, int count, struct error *error),
-               config, name, bytes, size, settings, count, error)
-NO_MEMORY_MUST(bool, config_in_version,
-               (struct config * config, const struct config *here, const struct config_texts *texts,
-                struct error *error),
-               config, here, texts, error)
-NO_MEMORY_MUST(char *, config_job_text, (const struct config *config), config)
-NO_MEMORY_MUST(char *, config_key_text, (const struct config_key *key, const struct config *config), key, config)
-
-void __real_config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
-                        enum key_scope scope);
-void __wrap_config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
-                        enum key_scope scope);
-void __wrap_config_diff(struct config_diff *diff, const struct config *before, const struct config *after,
-                        enum key_scope scope)
-{
-    no_memory_must++;
-    __real_config_diff(diff, before, after, scope);
-    no_memory_must--;
-}
-
-void __real_config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1]);
-void __wrap_config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1]);
-void __wrap_config_digest(const struct config *config, char digest[CONFIG_DIGEST_HEX + 1])
-{
-    no_memory_must++;
-    __real_config_digest(config, digest);
-    no_memory_must--;
+    return (call >= first && call < atomic_load(&no_memory.end)) || (no_memory_is_mine && no_memory_here(place));
 }
 
 #endif

@@ -288,7 +288,6 @@ static inline void scenario_test(void **state)
 
 static inline int scenario_setup(void **state)
 {
-    (void)state;
     scenario_now_s = 0;
     scenario_enter();
     return 0;
@@ -296,7 +295,6 @@ static inline int scenario_setup(void **state)
 
 static inline int scenario_teardown(void **state)
 {
-    (void)state;
     scenario_leave();
     return 0;
 }

@@ -95,8 +95,8 @@ def test_commands_are_confined(trainer, trained, inherited, tmp_path):
     assert subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=tmp_path, timeout=240).returncode == 0
     commands = (("eval", *long, str(trained / "run")), ("data", "synth", *long[1:], "--out=digits"),
                 ("convert", *long, "--to=tfrecord", "--out=records"), ("profile", str(waits)),
-                ("sign", "--key=operator.key", str(waits)), ("status", *network), ("health", *network),
-                ("top", *network), ("rollout", "status", *network))
+                ("sign", "--key=operator.key", str(waits)), ("health", f"--http=127.0.0.1:{port}"),
+                ("status", *network), ("top", *network), ("rollout", "status", *network))
     with socket.create_server(("127.0.0.1", port)):  # which answers nobody
         for arguments in commands:
             with subprocess.Popen([trainer, *arguments], cwd=tmp_path, stdout=subprocess.PIPE,
@@ -105,6 +105,16 @@ def test_commands_are_confined(trainer, trained, inherited, tmp_path):
                 ended = process.poll() is not None
                 process.kill()
                 assert not ended, (arguments, process.stdout.read())
+
+
+def test_an_operators_key_is_not_swapped(trainer, tmp_path):
+    """It is in memory that is locked, of a process that is neither dumped nor traced."""
+    waits = tmp_path / "waits"
+    os.mkfifo(waits)
+    assert subprocess.run([trainer, "keygen", "--operator=operator.key"], cwd=tmp_path, timeout=240).returncode == 0
+    with subprocess.Popen([trainer, "sign", "--key=operator.key", str(waits)], cwd=tmp_path) as process:
+        wait_for(lambda: status_of(process, "VmLck") != "0 kB", "a key in memory that is locked")
+        process.kill()
 
 
 def test_no_command_is_forgotten():

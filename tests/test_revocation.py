@@ -168,6 +168,28 @@ def test_two_operators_sign_a_list(fleet):
     assert result.returncode == 0 and "ps 0 has list 1, with 1 revoked" in text_of(result), text_of(result)
 
 
+def test_the_operators_key_is_replaced(fleet):
+    """The list is signed again; until then the old key vouches for it."""
+    fleet.start("ps 0")
+    wait_for(lambda: fleet.revoke("show").returncode == 0, "ps 0")
+    assert fleet.revoke("worker:1").returncode == 0
+    fleet.kill("ps 0")
+    fleet.keygen("--operator=new.key")
+    machines = (fleet.folder, fleet.folder / "ps0")
+    for machine in machines:
+        (machine / "operator.pub").rename(machine / "operator.pub.previous")
+        shutil.copy(fleet.folder / "new.key.pub", machine / "operator.pub")
+    fleet.start("ps 0")
+    wait_for(lambda: fleet.revoke("show").returncode == 0, "ps 0, by the former key")
+    result = fleet.revoke("renew", "--key=new.key")
+    assert result.returncode == 0 and "list 2" in text_of(result) and "1 revoked" in text_of(result), text_of(result)
+    for machine in machines:
+        (machine / "operator.pub.previous").unlink()
+    fleet.kill("ps 0")
+    fleet.start("ps 0")
+    wait_for(lambda: "worker:1" in text_of(fleet.revoke("show")), "ps 0, by the new key")
+
+
 def test_an_expired_list_is_said(fleet, clocked):
     """It stays in force, but whoever has it may lack a newer one."""
     clocks = Clocks(clocked, fleet, ("ps 0",))

@@ -59,6 +59,21 @@ def test_layers_follow_from_the_chiefs_data(trainer, plant, alone, tmp_path, sha
     assert same_tensors(alone, newest(tmp_path / "kept")) == []
 
 
+@pytest.mark.parametrize("sharding", ["shuffled", "chief"])
+def test_two_nets_train_on_a_cluster_as_in_one_process(trainer, plant, tmp_path, sharding):
+    nets = ("--ensemble=raw:1,ple:1", "--ema_decay=0.99")
+    train(trainer, f"--data_dir={plant}", *TRAINED, *nets, "--micro_batches=2", f"--train_dir={tmp_path}/one",
+          cwd=tmp_path)
+    with launch(trainer, plant, tmp_path / "many", *nets, f"--data_sharding={sharding}") as cluster:
+        for ps in ("ps 0", "ps 1"):
+            cluster.start(ps, "--data_dir=nowhere")
+        cluster.start("worker 1", f"--data_dir={'nowhere' if sharding == 'chief' else plant}")
+        cluster.start("worker 0", f"--data_dir={plant}")
+        cluster.wait_all()
+        assert "the layers are 12+102,16,2, by worker 0's data" in cluster.text("ps 0")
+    assert same_tensors(newest(tmp_path / "one"), newest(tmp_path / "many/kept")) == []
+
+
 def test_a_ps_that_was_lost_learns_its_layers_again(trainer, plant, tmp_path):
     with launch(trainer, plant, tmp_path, f"--data_dir={plant}", "--train_steps=1000000000", "--log_steps=20",
                 "--save_steps=200", ps=1) as cluster:

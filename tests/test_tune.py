@@ -265,6 +265,21 @@ def test_a_config_that_cannot_be_trained_ends_the_search(trainer, tmp_path):
     assert result.stdout.count("failed") >= 5 and "batch_size=50000 is more than the" in result.stdout
 
 
+def test_a_table_without_numbers_has_no_trials_with_encoded_ones(trainer, tmp_path):
+    (tmp_path / "d").mkdir()
+    numbers = random.Random(4)
+    rows = [[numbers.choice("abc") for _ in range(3)] for _ in range(200)]
+    (tmp_path / "d/train.csv").write_text("p,q,r,y\n" + "".join(
+        f"{','.join(row)},{'yes' if row[0] == row[1] else 'no'}\n" for row in rows))
+    result = train(trainer, "tune", *TABLE, "--train_dir=run", "--trials=8", "--epochs=3", "--final=false",
+                   cwd=tmp_path)
+    found = trials(tmp_path)
+    assert not [trial for trial in found if "error" in trial]
+    settings = " ".join(trial["settings"] for trial in found)
+    assert "ple" not in settings and "bins" not in settings and "ensemble=raw:" in settings
+    assert len(result.named("trial")) >= 8
+
+
 def test_pictures_and_the_usual_space(trainer, tmp_path):
     result = train(trainer, "tune", *SMALL[:4], "--train_steps=54", "--trials=4", "--train_dir=run", "--parallel=2",
                    cwd=tmp_path)

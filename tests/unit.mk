@@ -2,7 +2,7 @@
 
 tests := $(wildcard tests/*/test_*.c tests/*/*/test_*.c tests/*/*/*/test_*.c)
 
-sanitized := -std=gnu11 -O1 -g -fno-omit-frame-pointer $(mathflags) $(warnings) \
+sanitized := -std=gnu11 -Og -g -fno-omit-frame-pointer $(mathflags) $(warnings) \
 	-fsanitize=address,undefined -fno-sanitize-recover=undefined
 $(call remember,build/san/flags,$(CC) $(sanitized) $(cppflags) $(link_with))
 
@@ -26,6 +26,9 @@ build/san/ps/store/optimizer_avx%.o: san_flags := -O3 -fno-sanitize=all
 # Slow ones are optimised, and checked just as closely.
 build/san/worker/cpu/%.o build/san/base/kernels/%.o: san_flags := -O2
 
+# Of a test a report needs lines only.
+build/san/tests/%.o: san_flags := -O1 -g1
+
 build/san/%.o: %.c build/san/flags $(musl_libs)
 	@mkdir -p $(@D)
 	@echo "cc $< (sanitizers)"
@@ -47,22 +50,13 @@ test_servers := $(patsubst %.c,build/san/%,$(wildcard tests/*/server.c tests/*/*
 # Calls that tests replace, unless they define them themselves (tests/system.h). Patterns, because build/san/tests and
 # build/tsan/tests need the same ones.
 
-# Calls that a test makes fail.
-build/%/tests/net/test_shortage: link_with += $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc \
-	recv recvmsg send sendmsg wake_wait)
-
-build/%/tests/net/test_patience: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s wake_wait)
-
-# Tests in which memory runs short (tests/no_memory.h).
-memory_link := $(addprefix -Wl$(comma)--wrap=,malloc calloc realloc aligned_alloc strdup strndup asprintf \
-	must_alloc must_zero must_align must_grow must_copy config_parse config_in_version config_job_text config_key_text \
-	config_diff config_digest)
+# Tests in which memory runs short know functions by their symbols (tests/no_memory.h).
+memory_link := -rdynamic
 
 build/%/tests/base/config/test_keys build/%/tests/worker/data/table/test_no_memory \
 build/%/tests/ps/checkpoint/test_no_memory \
 build/%/tests/ps/job/test_no_memory build/%/tests/ps/rollout/test_no_memory \
 build/%/tests/ps/server/test_no_memory build/%/tests/ps/server/test_rollouts_no_memory: link_with += $(memory_link)
-build/%/tests/ps/checkpoint/test_no_memory: link_with += -Wl,--wrap=pthread_create
 
 crowds_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s condition_wait_for accept_queue_park pthread_create \
 	wake_wait)
@@ -88,12 +82,9 @@ build/%/tests/worker/remote/test_live_config: \
 	clock_monotonic_s clock_pause memory_for_this_process lineage_read restart_within signals_pending statvfs)
 
 # Time passes faster than it does.
-build/%/tests/base/process/test_restart: link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause)
 build/%/tests/worker/remote/operator/test_rollout build/%/tests/worker/remote/operator/test_rollout_asked: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause isatty operator_key_read_secret \
 	signals_pending sodium_memzero)
-build/%/tests/worker/remote/exchange/test_validations: link_with += -Wl,--wrap=malloc
-build/%/tests/worker/data/table/test_spool: link_with += -Wl,--wrap=fstatvfs
 build/%/tests/worker/remote/test_own_rows: \
 	link_with += $(memory_link) $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s clock_pause signals_pending)
 build/%/tests/worker/remote/operator/test_top: \
@@ -121,10 +112,6 @@ requests_link := $(addprefix -Wl$(comma)--wrap=,http_request_header http_request
 	http_answer_error http_request_account)
 build/%/tests/serve/test_work: link_with += $(requests_link)
 
-# A member of a rollout on a clock that its test controls.
-build/%/tests/ps/rollout/test_agent: \
-	link_with += -Wl,--wrap=restart_arrived
-
 # A whole ps, which leaves when its test says so.
 build/%/tests/ps/test_server build/%/tests/ps/test_leaving build/%/tests/ps/server/test_follower \
 build/%/tests/ps/server/test_learn: \
@@ -132,22 +119,9 @@ build/%/tests/ps/server/test_learn: \
 build/%/tests/ps/test_leaving: \
 	link_with += $(addprefix -Wl$(comma)--wrap=,notify_restarting notify_alive)
 
-# A ps on one thread and on the test's own clock (tests/ps/server/serving.h).
-serving_link := $(addprefix -Wl$(comma)--wrap=,clock_monotonic_s pthread_cond_timedwait wake_wait)
-build/%/tests/ps/server/test_glance build/%/tests/ps/server/test_packed build/%/tests/ps/server/test_validations \
-build/%/tests/ps/server/test_requests build/%/tests/ps/server/test_restores build/%/tests/ps/server/test_pushes \
-build/%/tests/ps/server/test_reads build/%/tests/ps/server/test_steps build/%/tests/ps/server/test_answers \
-build/%/tests/ps/server/test_no_memory: \
-	link_with += $(serving_link)
-build/%/tests/ps/server/test_pushes: link_with += -Wl,--wrap=shard_changes
-build/%/tests/ps/server/test_reads: link_with += -Wl,--wrap=server_lock
-build/%/tests/ps/server/test_shown: link_with += $(serving_link) $(addprefix -Wl$(comma)--wrap=, \
+# What the other ps report.
+build/%/tests/ps/server/test_shown: link_with += $(addprefix -Wl$(comma)--wrap=, \
 	fleet_watch_create fleet_watch_destroy fleet_watch_members)
-build/%/tests/ps/server/test_proposals build/%/tests/ps/server/test_rollouts \
-build/%/tests/ps/server/test_rollouts_no_memory build/%/tests/ps/server/test_coordinator \
-build/%/tests/ps/server/test_leader: \
-	link_with += $(serving_link) $(addprefix -Wl$(comma)--wrap=, \
-	restart_within memory_for_this_process pthread_cond_broadcast)
 
 # With locks that check their use.
 $(unit_programs) $(test_servers): %: %.o build/san/tests/locks.o build/san/rooms.a $(native_libs)

@@ -345,36 +345,35 @@ static size_t part_of(const struct one_net *member, size_t first, size_t count, 
     return until > *begin ? until - *begin : 0;
 }
 
+/* Reads into `values`, or if that is NULL writes what is in `written`. */
+static bool move_state(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
+                       const float *written, struct error *error)
+{
+    struct ensemble *ensemble = of(engine);
+    bool done = true;
+    for (int i = 0; done && i < ensemble->count; i++) {
+        struct one_net *member = &ensemble->members[i];
+        const struct engine_table *table = member->engine->table;
+        size_t begin;
+        const size_t part = part_of(member, first, count, &begin), at = begin - member->first;
+        if (part > 0) {
+            done = values ? table->read(member->engine, vector, at, part, values + (begin - first), error)
+                          : table->write(member->engine, vector, at, part, written + (begin - first), error);
+        }
+    }
+    return done;
+}
+
 static bool read_state(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
                        struct error *error)
 {
-    struct ensemble *ensemble = of(engine);
-    for (int i = 0; i < ensemble->count; i++) {
-        struct one_net *member = &ensemble->members[i];
-        size_t begin;
-        const size_t part = part_of(member, first, count, &begin);
-        if (part > 0 && !member->engine->table->read(member->engine, vector, begin - member->first, part,
-                                                     values + (begin - first), error)) {
-            return false;
-        }
-    }
-    return true;
+    return move_state(engine, vector, first, count, values, NULL, error);
 }
 
 static bool write_state(struct engine *engine, enum store_vector vector, size_t first, size_t count,
                         const float *values, struct error *error)
 {
-    struct ensemble *ensemble = of(engine);
-    for (int i = 0; i < ensemble->count; i++) {
-        struct one_net *member = &ensemble->members[i];
-        size_t begin;
-        const size_t part = part_of(member, first, count, &begin);
-        if (part > 0 && !member->engine->table->write(member->engine, vector, begin - member->first, part,
-                                                      values + (begin - first), error)) {
-            return false;
-        }
-    }
-    return true;
+    return move_state(engine, vector, first, count, NULL, values, error);
 }
 
 static int64_t global_step(const struct engine *engine)

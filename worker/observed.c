@@ -478,15 +478,15 @@ static void take_views(const struct evaluation *evaluation, struct engine *engin
 {
     if (schema) {
         take_columns(engine, model, schema);
-        self.extras.columns = self.column_count > 0 ? columns_json : NULL;
+        self.extras.make[EXTRA_COLUMNS] = self.column_count > 0 ? columns_json : NULL;
     } else if (!examples_are_rows(examples)) {
         self.height = examples->height;
         self.width = examples_columns(examples);
         take_weights(engine, model, examples);
-        self.extras.weights = self.weights ? weights_json : NULL;
+        self.extras.make[EXTRA_WEIGHTS] = self.weights ? weights_json : NULL;
         if (examples->images && examples->labels) {
             take_mistakes(evaluation, examples);
-            self.extras.mistakes = mistakes_json;
+            self.extras.make[EXTRA_MISTAKES] = mistakes_json;
         }
     }
 }
@@ -498,7 +498,7 @@ void observed_model(const struct evaluation *evaluation, struct engine *engine, 
     if (!observe_is_on()) {
         return;
     }
-    self.extras.classes = take_classes(evaluation, global_step) ? classes_json : NULL;
+    self.extras.make[EXTRA_CLASSES] = take_classes(evaluation, global_step) ? classes_json : NULL;
     if (self.taken_s == 0 || now_s >= self.taken_s + PERIOD_S) {
         self.taken_s = now_s;
         take_views(evaluation, engine, model, examples, schema);

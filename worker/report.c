@@ -144,7 +144,11 @@ static void start_as_json(const struct report_start *start, const char *layers)
     cJSON_AddStringToObject(fields, "data", start->data);
     cJSON_AddStringToObject(fields, "model", layers);
     cJSON_AddNumberToObject(fields, "parameters", (double)start->model->parameter_count);
-    char chosen[128];
+    char chosen[128], nets[64];
+    if (start->model->net_count > 1) {
+        model_ensemble_text(start->model, nets, sizeof nets);
+        cJSON_AddStringToObject(fields, "ensemble", nets);
+    }
     format_chosen(chosen, sizeof chosen, config);
     cJSON_AddStringToObject(fields, "chosen", chosen);
     cJSON_AddStringToObject(fields, "optimizer", config_optimizer_name(config->train.optimizer));

@@ -446,11 +446,11 @@ static double shown_score(const struct checkpoint_info *record)
 
 /* What turns outputs into answers; a threshold that is set is in the record already (initial_record). */
 static void note_decision(struct training *training, struct checkpoint_info *record,
-                          const struct validators *validators)
+                          const struct validators *validators, bool is_best)
 {
     struct evaluation *evaluation = &training->evaluation;
     const bool is_here = validators->count == 0; /* all that was evaluated */
-    record->temperature = is_here ? evaluation_temperature(evaluation, &training->dataset->validation) : 0;
+    record->temperature = is_here ? evaluation_temperature(evaluation, &training->dataset->validation, is_best) : 0;
     record->interval = (struct interval){.coverage = 0};
     if (is_here && !evaluation_interval(evaluation, &training->dataset->validation, &record->interval) &&
         !training->lacks_interval) {
@@ -486,8 +486,8 @@ static bool note_validation(struct training *training, const struct held_model *
     }
     record->metric = training->metric;
     record->validation_score = score;
-    note_decision(training, record, validators);
     const bool is_best = !isnan(score) && is_better(training->metric, score, evaluation->loss, record);
+    note_decision(training, record, validators, is_best);
     if (is_best) {
         record->best_score = record->validation_score;
         record->best_loss = evaluation->loss;
@@ -583,7 +583,7 @@ static void find_last_decision(struct training *training)
     const bool is_wanted = evaluation_finds_threshold(&training->evaluation) || training->evaluation.kept;
     if (is_wanted && table->hold(training->updater, &held)) {
         if (evaluate_held(training, &held, &validators)) {
-            note_decision(training, held.record, &validators);
+            note_decision(training, held.record, &validators, false);
         }
         table->release(training->updater, false);
     }

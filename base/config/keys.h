@@ -172,7 +172,7 @@ bool config_error_at(const struct config *config, const char *section, const cha
  */
 bool layer_devices_from_text(int *devices, const char *text, struct error *error);
 
-/* The caller deletes or frees the result; NULL if out of memory. */
+/* The caller frees the result. */
 char *layer_devices_text(const int *devices);
 
 /* --- The difference of two configurations --- */

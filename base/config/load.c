@@ -77,12 +77,27 @@ static bool unknown_key(struct config_reader *reader, const char *section, const
     return error_set(reader->error, "%s.%.64s: unknown key; `trainer help config` lists them", section, name);
 }
 
+/* The same name in another spelling, \u0061 for a, which json_check does not see. */
+static bool stands_before(const cJSON *parent, const cJSON *child)
+{
+    for (const cJSON *other = parent->child; other != child; other = other->next) {
+        if (strcmp(other->string, child->string) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* path: the indexes of section and key. */
 static bool read_key(struct config_reader *reader, const cJSON *section, const cJSON *member, const int *path)
 {
     const struct config_key *key = config_key_by_path(section->string, member->string);
     if (!key) {
         unknown_key(reader, section->string, member->string);
+        return fail_at(reader, path, 2, true);
+    }
+    if (stands_before(section, member)) {
+        error_set(reader->error, "%s.%s: duplicate key; remove one", key->section, key->name);
         return fail_at(reader, path, 2, true);
     }
     int full_path[3] = {path[0], path[1], -1};
@@ -111,11 +126,15 @@ static bool is_section(const char *name)
     return false;
 }
 
-static bool read_section(struct config_reader *reader, const cJSON *section, int index)
+static bool read_section(struct config_reader *reader, const cJSON *root, const cJSON *section, int index)
 {
     int path[2] = {index, 0};
     if (!is_section(section->string)) {
         unknown_section(reader, section->string);
+        return fail_at(reader, path, 1, true);
+    }
+    if (stands_before(root, section)) {
+        error_set(reader->error, "%s: duplicate section; merge the two", section->string);
         return fail_at(reader, path, 1, true);
     }
     if (!cJSON_IsObject(section)) {
@@ -138,7 +157,7 @@ static bool read_root(struct config_reader *reader, const cJSON *root)
     }
     int index = 0;
     for (const cJSON *section = root->child; section; section = section->next, index++) {
-        if (!read_section(reader, section, index)) {
+        if (!read_section(reader, root, section, index)) {
             return false;
         }
     }

@@ -1,6 +1,7 @@
 /* Relations between keys. Each error points at the key that the user most likely wants to change. */
 #include "base/config/keys.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,23 +236,53 @@ static bool contradicts_encoding(const struct config *config)
            (config->data.encoding == ENCODING_NONE && takes_view(&config->model, VIEW_PIECEWISE));
 }
 
+/* Says what is wrong with a key, and where it was set; returns false. */
+__attribute__((format(printf, 5, 6))) static bool refuse(const struct config *config, const char *section,
+                                                         const char *name, struct error *error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    return error_at_key(config, section, name, error);
+}
+
+/* What must not be, the key that the user most likely wants to change, and why. */
+struct rule {
+    bool is_broken;
+    const char *section, *name, *why;
+};
+
+/* The first rule that is broken is the error. */
+static bool check_rules(const struct config *config, const struct rule *rules, size_t count, struct error *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (rules[i].is_broken) {
+            return refuse(config, rules[i].section, rules[i].name, error, "%s", rules[i].why);
+        }
+    }
+    return true;
+}
+
+#define CHECK_RULES(config, rules, error) check_rules(config, rules, sizeof(rules) / sizeof *(rules), error)
+
 /* What the nets of an ensemble cannot do. */
 static bool check_ensemble(const struct config *config, struct error *error)
 {
     const struct config_model *model = &config->model;
     const int weights = model->hidden_count != CONFIG_AUTO ? model->hidden_count + 1 : model->layer_count - 1;
+    const struct rule rules[] = {
+        {model->net_count > 1 && config->train.towers[0] != '\0', "model", "ensemble",
+         "cannot be combined with train.towers; remove one of the two"},
+        {contradicts_encoding(config), "model", "ensemble",
+         "says itself which view of numbers each net takes, and data.encoding says otherwise; remove data.encoding, or "
+         "set it to auto"}};
     if (model->net_count > 1 && model->net_count * weights > CONFIG_MAX_WEIGHTS) {
-        error_set(error, "makes %d nets of %d layers of weights each; together the most is %d", model->net_count,
-                  weights, CONFIG_MAX_WEIGHTS);
-    } else if (model->net_count > 1 && config->train.towers[0] != '\0') {
-        error_set(error, "cannot be combined with train.towers; remove one of the two");
-    } else if (contradicts_encoding(config)) {
-        error_set(error, "says itself which view of numbers each net takes, and data.encoding says otherwise; remove "
-                         "data.encoding, or set it to auto");
-    } else {
-        return true;
+        return refuse(config, "model", "ensemble", error,
+                      "makes %d nets of %d layers of weights each; together the most is %d", model->net_count, weights,
+                      CONFIG_MAX_WEIGHTS);
     }
-    return error_at_key(config, "model", "ensemble", error);
+    return CHECK_RULES(config, rules, error);
 }
 
 bool config_parse_fold(const char *text, int *fold, int *folds, struct error *error)
@@ -292,8 +323,8 @@ static bool check_hosts_disjoint(const struct config *config, struct error *erro
     for (int i = 0; i < ps->count; i++) {
         for (int j = 0; j < workers->count; j++) {
             if (strcmp(ps->items[i], workers->items[j]) == 0) {
-                error_set(error, "%s is also in ps_hosts; every process needs its own port", ps->items[i]);
-                return error_at_key(config, "cluster", "worker_hosts", error);
+                return refuse(config, "cluster", "worker_hosts", error,
+                              "%s is also in ps_hosts; every process needs its own port", ps->items[i]);
             }
         }
     }
@@ -312,35 +343,31 @@ static bool check_bind(const struct config *config, struct error *error)
 
 static bool check_steps(const struct config *config, struct error *error)
 {
-    int64_t images = (int64_t)config->train.batch_size * config->train.micro_batches;
+    const struct config_train *train = &config->train;
+    int64_t images = (int64_t)train->batch_size * train->micro_batches;
     if (images > MAX_STEP_IMAGES) {
-        error_set(error, "%d micro-batches of %d images make a step of %lld images, above the limit of %d",
-                  config->train.micro_batches, config->train.batch_size, (long long)images, MAX_STEP_IMAGES);
-        return error_at_key(config, "train", "micro_batches", error);
+        return refuse(config, "train", "micro_batches", error,
+                      "%d micro-batches of %d images make a step of %lld images, above the limit of %d",
+                      train->micro_batches, train->batch_size, (long long)images, MAX_STEP_IMAGES);
     }
-    if (config->train.nesterov && config->train.optimizer != OPTIMIZER_MOMENTUM) {
-        error_set(error, "needs optimizer momentum, not %s", config_optimizer_name(config->train.optimizer));
-        return error_at_key(config, "train", "nesterov", error);
+    if (train->nesterov && train->optimizer != OPTIMIZER_MOMENTUM) {
+        return refuse(config, "train", "nesterov", error, "needs optimizer momentum, not %s",
+                      config_optimizer_name(train->optimizer));
     }
-    if (config->train.weight_decay > 0 && config->train.optimizer == OPTIMIZER_FTRL) {
-        error_set(error,
-                  "cannot be combined with optimizer ftrl, which derives weights from its slots; use l2 instead");
-        return error_at_key(config, "train", "weight_decay", error);
+    if (train->weight_decay > 0 && train->optimizer == OPTIMIZER_FTRL) {
+        return refuse(config, "train", "weight_decay", error,
+                      "cannot be combined with optimizer ftrl, which derives weights from its slots; use l2 instead");
     }
-    if (config->train.l1 > 0 && config->train.optimizer != OPTIMIZER_FTRL) {
-        error_set(error, "needs optimizer ftrl, not %s", config_optimizer_name(config->train.optimizer));
-        return error_at_key(config, "train", "l1", error);
-    }
-    return true;
+    return train->l1 == 0 || train->optimizer == OPTIMIZER_FTRL ||
+           refuse(config, "train", "l1", error, "needs optimizer ftrl, not %s",
+                  config_optimizer_name(train->optimizer));
 }
 
 static bool check_calibration(const struct config *config, struct error *error)
 {
-    if (config->train.calibration != CALIBRATION_TEMPERATURE || config_is_of_table(config)) {
-        return true;
-    }
-    error_set(error, "temperature corrects the probabilities of a table's model, and there is no target; use none");
-    return error_at_key(config, "train", "calibration", error);
+    return config->train.calibration != CALIBRATION_TEMPERATURE || config_is_of_table(config) ||
+           refuse(config, "train", "calibration", error,
+                  "temperature corrects the probabilities of a table's model, and there is no target; use none");
 }
 
 static bool check_interval(const struct config *config, struct error *error)
@@ -394,15 +421,12 @@ static bool check_devices(const struct config *config, struct error *error)
 {
     const struct config_train *train = &config->train;
     bool on_gpu;
-    if (!check_placement(config, &on_gpu, error)) {
-        return false;
-    }
-    if (train->precision != PRECISION_FLOAT32 && train->device == DEVICE_CPU && train->towers[0] == '\0' && !on_gpu) {
-        error_set(error, "%s needs a GPU's tensor cores, but device is cpu, which computes in float32; remove it",
-                  config_precision_name(train->precision));
-        return error_at_key(config, "train", "precision", error);
-    }
-    return true;
+    return check_placement(config, &on_gpu, error) &&
+           (train->precision == PRECISION_FLOAT32 || train->device != DEVICE_CPU || train->towers[0] != '\0' ||
+            on_gpu ||
+            refuse(config, "train", "precision", error,
+                   "%s needs a GPU's tensor cores, but device is cpu, which computes in float32; remove it",
+                   config_precision_name(train->precision)));
 }
 
 /* target_accuracy is target_metric for best_metric accuracy: with another metric it would mean something else. */
@@ -413,35 +437,25 @@ static bool check_target(const struct config *config, struct error *error)
         return true;
     }
     if (train->target_metric > 0) {
-        error_set(error, "and target_metric cannot be combined; remove one of the two");
-    } else if (train->best_metric != METRIC_AUTO && train->best_metric != METRIC_ACCURACY) {
-        error_set(error, "cannot be combined with best_metric=%s; set target_metric instead",
-                  config_metric_name(train->best_metric));
-    } else {
-        return true;
+        return refuse(config, "train", "target_accuracy", error,
+                      "and target_metric cannot be combined; remove one of the two");
     }
-    return error_at_key(config, "train", "target_accuracy", error);
+    return train->best_metric == METRIC_AUTO || train->best_metric == METRIC_ACCURACY ||
+           refuse(config, "train", "target_accuracy", error,
+                  "cannot be combined with best_metric=%s; set target_metric instead",
+                  config_metric_name(train->best_metric));
 }
 
 /* Early stopping is decided on validation images; without any it would never happen. */
 static bool check_validation(const struct config *config, struct error *error)
 {
-    if (config->data.validation_size != 0) {
-        return true;
-    }
-    if (config->train.target_accuracy > 0) {
-        error_set(error, "needs validation images; set validation_size above 0");
-        return error_at_key(config, "train", "target_accuracy", error);
-    }
-    if (config->train.target_metric > 0) {
-        error_set(error, "needs validation examples; set validation_size above 0");
-        return error_at_key(config, "train", "target_metric", error);
-    }
-    if (config->train.patience > 0) {
-        error_set(error, "counts validations; set validation_size above 0");
-        return error_at_key(config, "train", "patience", error);
-    }
-    return true;
+    const struct config_train *train = &config->train;
+    const struct rule rules[] = {
+        {train->target_accuracy > 0, "train", "target_accuracy",
+         "needs validation images; set validation_size above 0"},
+        {train->target_metric > 0, "train", "target_metric", "needs validation examples; set validation_size above 0"},
+        {train->patience > 0, "train", "patience", "counts validations; set validation_size above 0"}};
+    return config->data.validation_size != 0 || CHECK_RULES(config, rules, error);
 }
 
 /* In a cluster only worker 0 keeps checkpoints, although the keys are the whole job's. */
@@ -462,14 +476,11 @@ static bool check_checkpoints(const struct config *config, struct error *error)
     }
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const struct config_key *key = config_key_by_path("output", names[i]);
-        if (config_key_is_default(key, config)) {
-            continue;
-        }
-        bool off =
+        const bool off =
             key->offset == offsetof(struct config, output.save_model_secs) && config->output.save_model_secs == 0;
-        if (!off) {
-            error_set(error, "has no effect without a folder for checkpoints; set train_dir");
-            return error_at_key(config, "output", names[i], error);
+        if (!config_key_is_default(key, config) && !off) {
+            return refuse(config, "output", names[i], error,
+                          "has no effect without a folder for checkpoints; set train_dir");
         }
     }
     return true;
@@ -493,31 +504,23 @@ static bool check_synchronous(const struct config *config, struct error *error)
     int listed = cluster->worker_hosts.count, workers = listed > 0 ? config_worker_room(cluster) : 0;
     int wanted = cluster->replicas_to_aggregate > 0 ? cluster->replicas_to_aggregate : workers;
     char come[96];
-    if (!cluster->issync) {
-        const char *name = cluster->replicas_to_aggregate > 0 ? "replicas_to_aggregate" : "min_replicas";
-        if (cluster->replicas_to_aggregate > 0 || cluster->min_replicas > 1) {
-            error_set(error, "applies to synchronous training only; set issync=1 or remove it");
-            return error_at_key(config, "cluster", name, error);
-        }
-        return true;
+    static const char not_synchronous[] = "applies to synchronous training only; set issync=1 or remove it";
+    const struct rule rules[] = {
+        {!cluster->issync && cluster->replicas_to_aggregate > 0, "cluster", "replicas_to_aggregate", not_synchronous},
+        {!cluster->issync && cluster->min_replicas > 1, "cluster", "min_replicas", not_synchronous},
+        {cluster->issync && cluster->max_staleness > 0, "cluster", "max_staleness",
+         "applies to asynchronous training only; issync drops stale gradients: set it to 0"},
+        {cluster->issync && cluster->pipeline_depth > 0, "cluster", "pipeline_depth",
+         "would make every gradient stale, and issync drops stale gradients: set it to 0"}};
+    if (cluster->issync && workers > 0 && wanted > workers) {
+        return refuse(config, "cluster", "replicas_to_aggregate", error,
+                      "no step could ever complete: %s, fewer than %d", who_may_come(cluster, come), wanted);
     }
-    if (workers > 0 && wanted > workers) {
-        error_set(error, "no step could ever complete: %s, fewer than %d", who_may_come(cluster, come), wanted);
-        return error_at_key(config, "cluster", "replicas_to_aggregate", error);
+    if (cluster->issync && workers > 0 && cluster->min_replicas > wanted) {
+        return refuse(config, "cluster", "min_replicas", error, "must be at most %d, the gradients per step, not %d",
+                      wanted, cluster->min_replicas);
     }
-    if (workers > 0 && cluster->min_replicas > wanted) {
-        error_set(error, "must be at most %d, the gradients per step, not %d", wanted, cluster->min_replicas);
-        return error_at_key(config, "cluster", "min_replicas", error);
-    }
-    if (cluster->max_staleness > 0) {
-        error_set(error, "applies to asynchronous training only; issync drops stale gradients: set it to 0");
-        return error_at_key(config, "cluster", "max_staleness", error);
-    }
-    if (cluster->pipeline_depth > 0) {
-        error_set(error, "would make every gradient stale, and issync drops stale gradients: set it to 0");
-        return error_at_key(config, "cluster", "pipeline_depth", error);
-    }
-    return true;
+    return CHECK_RULES(config, rules, error);
 }
 
 /* Without rounds their keys are ignored. */
@@ -529,8 +532,8 @@ static bool check_unused(const struct config *config, struct error *error)
                                         "over_selection", "round_deadline_secs",  "buffer_size"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (!config_key_is_default(config_key_by_path("train", names[i]), config)) {
-            error_set(error, "has no effect while every step is shared; set local_steps above 1, or local_epochs");
-            return error_at_key(config, "train", names[i], error);
+            return refuse(config, "train", names[i], error,
+                          "has no effect while every step is shared; set local_steps above 1, or local_epochs");
         }
     }
     return true;
@@ -539,152 +542,105 @@ static bool check_unused(const struct config *config, struct error *error)
 /* Which workers are selected for a round, and what counts. */
 static bool check_asked(const struct config *config, struct error *error)
 {
-    const bool is_shared = config->cluster.ps_hosts.count > 0;
-    if (!config_asks_some(&config->train) && config->train.over_selection > 1) {
-        error_set(error, "has no effect while all workers are selected; set participation below 1");
-        return error_at_key(config, "train", "over_selection", error);
-    }
-    if (is_shared && config_asks_some(&config->train) && config->cluster.replicas_to_aggregate > 0) {
-        error_set(error, "and participation both set how many workers make a round; use over_selection for backups");
-        return error_at_key(config, "cluster", "replicas_to_aggregate", error);
-    }
-    if (config->cluster.ps_hosts.count > 1 && config->train.clip_difference_norm > 0) {
-        error_set(error, "needs whole differences on one ps: list a single ps in ps_hosts, or set it to 0");
-        return error_at_key(config, "train", "clip_difference_norm", error);
-    }
-    if (config->train.aggregate != AGGREGATE_TRIMMED_MEAN &&
-        !config_key_is_default(config_key_by_path("train", "trim"), config)) {
-        error_set(error, "has no effect without aggregate=trimmed_mean");
-        return error_at_key(config, "train", "trim", error);
-    }
-    return true;
+    const struct config_train *train = &config->train;
+    const bool is_shared = config->cluster.ps_hosts.count > 0, asks_some = config_asks_some(train);
+    const struct rule rules[] = {
+        {!asks_some && train->over_selection > 1, "train", "over_selection",
+         "has no effect while all workers are selected; set participation below 1"},
+        {is_shared && asks_some && config->cluster.replicas_to_aggregate > 0, "cluster", "replicas_to_aggregate",
+         "and participation both set how many workers make a round; use over_selection for backups"},
+        {config->cluster.ps_hosts.count > 1 && train->clip_difference_norm > 0, "train", "clip_difference_norm",
+         "needs whole differences on one ps: list a single ps in ps_hosts, or set it to 0"},
+        {train->aggregate != AGGREGATE_TRIMMED_MEAN &&
+             !config_key_is_default(config_key_by_path("train", "trim"), config),
+         "train", "trim", "has no effect without aggregate=trimmed_mean"}};
+    return CHECK_RULES(config, rules, error);
 }
 
 /* With buffered rounds no worker is selected or waited for, and only the mean of differences is kept. */
 static bool check_buffer(const struct config *config, struct error *error)
 {
     const struct config_train *train = &config->train;
-    const char *section = "train", *name = "buffer_size";
-    if (train->buffer_size == 0) {
-        return true;
-    }
-    if (config->cluster.issync) {
-        error_set(error, "makes asynchronous rounds: remove issync, or use replicas_to_aggregate or participation");
-    } else if (train->aggregate != AGGREGATE_MEAN) {
-        name = "aggregate";
-        error_set(error,
-                  "needs all differences of a round at once, but buffer_size keeps only their running mean; use mean");
-    } else if (config_asks_some(train)) {
-        name = "participation";
-        error_set(error,
-                  "selects the workers of a round, but with buffer_size whichever are ready make it; set it to 1");
-    } else if (train->round_deadline_secs > 0) {
-        name = "round_deadline_secs";
-        error_set(error, "limits how long a round waits, but with buffer_size rounds do not wait; set it to 0");
-    } else if (config->cluster.pipeline_depth > 0) {
-        section = "cluster";
-        name = "pipeline_depth";
-        error_set(error, "computes ahead of the answer, but a round (local_steps) begins with the model in that "
-                         "answer; set it to 0");
-    } else {
-        return true;
-    }
-    return error_at_key(config, section, name, error);
+    const struct rule rules[] = {
+        {config->cluster.issync, "train", "buffer_size",
+         "makes asynchronous rounds: remove issync, or use replicas_to_aggregate or participation"},
+        {train->aggregate != AGGREGATE_MEAN, "train", "aggregate",
+         "needs all differences of a round at once, but buffer_size keeps only their running mean; use mean"},
+        {config_asks_some(train), "train", "participation",
+         "selects the workers of a round, but with buffer_size whichever are ready make it; set it to 1"},
+        {train->round_deadline_secs > 0, "train", "round_deadline_secs",
+         "limits how long a round waits, but with buffer_size rounds do not wait; set it to 0"},
+        {config->cluster.pipeline_depth > 0, "cluster", "pipeline_depth",
+         "computes ahead of the answer, but a round (local_steps) begins with the model in that answer; set it to 0"}};
+    return train->buffer_size == 0 || CHECK_RULES(config, rules, error);
 }
 
 static bool check_rounds(const struct config *config, struct error *error)
 {
-    const char *name = config->train.local_epochs > 0 ? "local_epochs" : "local_steps";
-    if (!config_has_rounds(&config->train)) {
+    const struct config_train *train = &config->train;
+    const char *name = train->local_epochs > 0 ? "local_epochs" : "local_steps";
+    const struct rule rules[] = {
+        {train->local_steps > 1 && train->local_epochs > 0, "train", name,
+         "and local_steps both set the length of a round; remove one of the two"},
+        {config->cluster.ps_hosts.count > 0 && !config->cluster.issync && train->buffer_size == 0, "train", name,
+         "makes rounds, which end for all workers together; set issync=1, or buffer_size above 0 for asynchronous "
+         "ones"},
+        {config->data.data_sharding == SHARDING_CHIEF, "train", name,
+         "cannot be combined with data_sharding=chief, which sends a batch for every step; use disjoint or own"},
+        {train->micro_batches > 1, "train", name, "cannot be combined with micro_batches; raise batch_size instead"}};
+    if (!config_has_rounds(train)) {
         return check_unused(config, error);
     }
-    if (config->train.local_steps > 1 && config->train.local_epochs > 0) {
-        error_set(error, "and local_steps both set the length of a round; remove one of the two");
-    } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync && config->train.buffer_size == 0) {
-        error_set(error, "makes rounds, which end for all workers together; set issync=1, or buffer_size above 0 for "
-                         "asynchronous ones");
-    } else if (config->data.data_sharding == SHARDING_CHIEF) {
-        error_set(
-            error,
-            "cannot be combined with data_sharding=chief, which sends a batch for every step; use disjoint or own");
-    } else if (config->train.micro_batches > 1) {
-        error_set(error, "cannot be combined with micro_batches; raise batch_size instead");
-    } else {
-        return check_asked(config, error) && check_buffer(config, error);
-    }
-    return error_at_key(config, "train", name, error);
+    return CHECK_RULES(config, rules, error) && check_asked(config, error) && check_buffer(config, error);
 }
 
 /* Workers would count different epochs, but a step must mean the same to all. */
 static bool check_own_data(const struct config *config, struct error *error)
 {
     const struct config_train *train = &config->train;
-    if (config->data.data_sharding != SHARDING_OWN || config->cluster.ps_hosts.count == 0) {
-        return true;
-    }
-    if (train->epochs > 0) {
-        error_set(
-            error,
-            "is undefined with data_sharding=own, where each worker has its own number of examples; set train_steps");
-        return error_at_key(config, "train", "epochs", error);
-    }
-    if (config->data.scaling == SCALING_ROBUST) {
-        error_set(error, "robust needs the quantiles of all rows, which cannot be merged with data_sharding=own; use "
-                         "standard or minmax");
-        return error_at_key(config, "data", "scaling", error);
-    }
-    if (config->data.encoding == ENCODING_PLE) {
-        error_set(error,
-                  "ple needs the quantiles of all rows, which cannot be merged with data_sharding=own; use none");
-        return error_at_key(config, "data", "encoding", error);
-    }
-    if (takes_view(&config->model, VIEW_PIECEWISE)) {
-        error_set(error, "has ple nets, which need the quantiles of all rows, and those cannot be merged with "
-                         "data_sharding=own; use raw nets");
-        return error_at_key(config, "model", "ensemble", error);
-    }
-    if (config->model.hidden_count != CONFIG_AUTO) {
-        error_set(error, "derives the outer layers from the data, but with data_sharding=own no member has all of "
-                         "them; give all layers");
-        return error_at_key(config, "model", "hidden", error);
-    }
-    if (train->lr_decay < 1 && train->lr_decay_steps == 0) {
-        error_set(error, "must be set with data_sharding=own, where the length of an epoch differs between workers");
-        return error_at_key(config, "train", "lr_decay_steps", error);
-    }
-    return true;
+    const struct rule rules[] = {
+        {train->epochs > 0, "train", "epochs",
+         "is undefined with data_sharding=own, where each worker has its own number of examples; set train_steps"},
+        {config->data.scaling == SCALING_ROBUST, "data", "scaling",
+         "robust needs the quantiles of all rows, which cannot be merged with data_sharding=own; use standard or "
+         "minmax"},
+        {config->data.encoding == ENCODING_PLE, "data", "encoding",
+         "ple needs the quantiles of all rows, which cannot be merged with data_sharding=own; use none"},
+        {takes_view(&config->model, VIEW_PIECEWISE), "model", "ensemble",
+         "has ple nets, which need the quantiles of all rows, and those cannot be merged with data_sharding=own; use "
+         "raw nets"},
+        {config->model.hidden_count != CONFIG_AUTO, "model", "hidden",
+         "derives the outer layers from the data, but with data_sharding=own no member has all of them; give all "
+         "layers"},
+        {train->lr_decay < 1 && train->lr_decay_steps == 0, "train", "lr_decay_steps",
+         "must be set with data_sharding=own, where the length of an epoch differs between workers"}};
+    return config->data.data_sharding != SHARDING_OWN || config->cluster.ps_hosts.count == 0 ||
+           CHECK_RULES(config, rules, error);
 }
 
 /* All validating workers must hold the same model. */
 static bool check_validate_by(const struct config *config, struct error *error)
 {
-    if (config->train.validate_by != VALIDATE_BY_WORKERS) {
-        return true;
-    }
-    if (config->data.data_sharding != SHARDING_OWN) {
-        error_set(error, "workers needs workers with their own rows: set data_sharding=own, or use auto");
-    } else if (config->cluster.ps_hosts.count > 0 && !config->cluster.issync) {
-        error_set(error, "workers needs all workers to have the same model: set issync=1, or use auto");
-    } else if (config->output.validate_steps == 0) {
-        error_set(error,
-                  "workers needs common steps to validate at, but epochs end at different steps: set validate_steps");
-    } else if (config->train.ema_decay > 0) {
-        error_set(error, "workers can't validate moving averages (ema_decay), which workers do not have; use auto");
-    } else {
-        return true;
-    }
-    return error_at_key(config, "train", "validate_by", error);
+    static const char section[] = "train", name[] = "validate_by";
+    const struct rule rules[] = {
+        {config->data.data_sharding != SHARDING_OWN, section, name,
+         "workers needs workers with their own rows: set data_sharding=own, or use auto"},
+        {config->cluster.ps_hosts.count > 0 && !config->cluster.issync, section, name,
+         "workers needs all workers to have the same model: set issync=1, or use auto"},
+        {config->output.validate_steps == 0, section, name,
+         "workers needs common steps to validate at, but epochs end at different steps: set validate_steps"},
+        {config->train.ema_decay > 0, section, name,
+         "workers can't validate moving averages (ema_decay), which workers do not have; use auto"}};
+    return config->train.validate_by != VALIDATE_BY_WORKERS || CHECK_RULES(config, rules, error);
 }
 
 /* A worker beyond worker_hosts has no shard of the data, and the chief's data server does not know it. */
 static bool check_elastic(const struct config *config, struct error *error)
 {
     const enum data_sharding sharding = config->data.data_sharding;
-    if (config->cluster.elastic && sharding != SHARDING_SHUFFLED && sharding != SHARDING_OWN) {
-        error_set(error, "needs data_sharding shuffled or own: workers that join have no share of the common data");
-        return error_at_key(config, "cluster", "elastic", error);
-    }
-    return true;
+    return !config->cluster.elastic || sharding == SHARDING_SHUFFLED || sharding == SHARDING_OWN ||
+           refuse(config, "cluster", "elastic", error,
+                  "needs data_sharding shuffled or own: workers that join have no share of the common data");
 }
 
 bool config_check_relations(const struct config *config, struct error *error)
@@ -706,29 +662,28 @@ bool config_check_role(const struct config *config, struct error *error)
     bool is_ps = cluster->job_name == JOB_PS;
     const char *role = is_ps ? "ps" : "worker";
     if (cluster->ps_hosts.count == 0) {
-        error_set(error, "is empty; job_name=%s needs the addresses of all ps", role);
-        return error_at_key(config, "cluster", "ps_hosts", error);
+        return refuse(config, "cluster", "ps_hosts", error, "is empty; job_name=%s needs the addresses of all ps",
+                      role);
     }
     if (cluster->worker_hosts.count == 0) {
-        error_set(error, "is empty; job_name=%s needs the addresses of all workers", role);
-        return error_at_key(config, "cluster", "worker_hosts", error);
+        return refuse(config, "cluster", "worker_hosts", error,
+                      "is empty; job_name=%s needs the addresses of all workers", role);
     }
     if (cluster->task_index == CONFIG_AUTO && is_ps) {
-        error_set(error, "is for workers: a ps's index is its position in ps_hosts");
-        return error_at_key(config, "cluster", "task_index", error);
+        return refuse(config, "cluster", "task_index", error,
+                      "is for workers: a ps's index is its position in ps_hosts");
     }
     int listed = is_ps ? cluster->ps_hosts.count : cluster->worker_hosts.count;
     int count = is_ps ? listed : config_worker_room(cluster);
     if (cluster->task_index >= count) {
-        error_set(error, "must be from 0 to %d (%s_hosts lists %d%s), not %d", count - 1, role, listed,
-                  count > listed ? " and elastic lets more join" : "", cluster->task_index);
-        return error_at_key(config, "cluster", "task_index", error);
+        return refuse(config, "cluster", "task_index", error, "must be from 0 to %d (%s_hosts lists %d%s), not %d",
+                      count - 1, role, listed, count > listed ? " and elastic lets more join" : "",
+                      cluster->task_index);
     }
     if (cluster->min_workers > config_worker_room(cluster)) {
         char come[96];
-        error_set(error, "training would never start: %s, fewer than %d", who_may_come(cluster, come),
-                  cluster->min_workers);
-        return error_at_key(config, "cluster", "min_workers", error);
+        return refuse(config, "cluster", "min_workers", error, "training would never start: %s, fewer than %d",
+                      who_may_come(cluster, come), cluster->min_workers);
     }
     return true;
 }

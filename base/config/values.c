@@ -1,6 +1,6 @@
 /*
- * Parses and prints one value: from flag text, from JSON, and back. Both inputs end in the same setters, so that flags
- * and the file always accept the same values.
+ * Parses and prints one value: from flag text, from JSON, and back. A value of the file is checked for its kind, and
+ * then set as a flag's text is, so that flags and the file always accept the same values.
  */
 #include "base/config/keys.h"
 
@@ -161,6 +161,22 @@ enum {
 };
 
 _Static_assert(sizeof(enum optimizer_kind) == sizeof(int), "words are stored as int");
+
+static bool is_number(const struct config_key *key)
+{
+    return key->type == KEY_COUNT || key->type == KEY_LONG || key->type == KEY_NUMBER;
+}
+
+static bool is_of_layers(const struct config_key *key)
+{
+    return key->type == KEY_LAYERS || key->type == KEY_HIDDEN;
+}
+
+/* Written with commas in a flag, and as an array in the file. */
+static bool is_list(const struct config_key *key)
+{
+    return is_of_layers(key) || key->type == KEY_HOSTS || key->type == KEY_NAMES || key->type == KEY_DEVICES;
+}
 
 static void *field_of(const struct config_key *key, struct config *config)
 {
@@ -490,47 +506,6 @@ static bool set_list(const struct config_key *key, struct config *config, const 
     return true;
 }
 
-/* Source of a list's elements; one element beyond the longest list is enough to report the error. */
-struct elements {
-    double numbers[CONFIG_MAX_LAYERS];
-    int count;
-};
-
-static bool add_layer(const struct config_key *key, struct elements *elements, double width, const char *shown,
-                      struct error *error)
-{
-    const bool is_input = key->type == KEY_LAYERS && elements->count == 0;
-    const bool fits = number_fits(key, width) || (is_input && width >= key->minimum && width <= CONFIG_MAX_INPUTS);
-    if (!fits || width != floor(width) || elements->count == CONFIG_MAX_LAYERS) {
-        return reject(key, elements->count == CONFIG_MAX_LAYERS ? "more of them" : shown, error);
-    }
-    elements->numbers[elements->count++] = width;
-    return true;
-}
-
-static bool set_layers(const struct config_key *key, struct config *config, const struct elements *elements,
-                       const char *shown, struct error *error)
-{
-    const bool is_hidden = key->type == KEY_HIDDEN;
-    if (is_hidden ? elements->count > CONFIG_MAX_LAYERS - 2 : elements->count < 2) {
-        return reject(key, is_hidden ? "more of them" : shown, error);
-    }
-    int *field = field_of(key, config);
-    memset(field, 0, CONFIG_MAX_LAYERS * sizeof *field);
-    for (int i = 0; i < elements->count; i++) {
-        field[i] = (int)elements->numbers[i];
-    }
-    *companion_of(key, config) = elements->count;
-    return true;
-}
-
-/* Only the hidden layers are given. */
-static void set_hidden_auto(const struct config_key *key, struct config *config)
-{
-    memset(field_of(key, config), 0, CONFIG_MAX_LAYERS * sizeof(int));
-    *companion_of(key, config) = CONFIG_AUTO;
-}
-
 /* A number as people type it: JSON's, plus .5 and +1; no hex, inf or nan. NAN if it is not a number. */
 static double parse_number(const char *text)
 {
@@ -540,6 +515,42 @@ static double parse_number(const char *text)
     char *end;
     double number = strtod(text, &end);
     return *end == '\0' ? number : NAN;
+}
+
+/* shown: the whole list, as an error quotes it; NULL: the element at fault is quoted. */
+static bool set_layers(const struct config_key *key, struct config *config, const char *const *texts, int count,
+                       const char *shown, int *element, struct error *error)
+{
+    const bool is_hidden = key->type == KEY_HIDDEN;
+    int widths[CONFIG_MAX_LAYERS] = {0};
+    for (int i = 0; i < count; i++) {
+        const double width = parse_number(texts[i]);
+        const bool is_input = !is_hidden && i == 0 && width >= key->minimum && width <= CONFIG_MAX_INPUTS;
+        if (i == CONFIG_MAX_LAYERS || !(number_fits(key, width) || is_input) || width != floor(width)) {
+            *element = i;
+            return reject(key, i == CONFIG_MAX_LAYERS ? "more of them" : shown ? shown : texts[i], error);
+        }
+        widths[i] = (int)width;
+    }
+    if (is_hidden ? count > CONFIG_MAX_LAYERS - 2 : count < 2) {
+        return reject(key,
+                      is_hidden    ? "more of them"
+                      : shown      ? shown
+                      : count == 0 ? "an empty one"
+                                   : "a single one",
+                      error);
+    }
+    memcpy(field_of(key, config), widths, sizeof widths);
+    *companion_of(key, config) = count;
+    return true;
+}
+
+static bool set_elements(const struct config_key *key, struct config *config, const char *const *texts, int count,
+                         const char *shown, int *element, struct error *error)
+{
+    return is_of_layers(key)          ? set_layers(key, config, texts, count, shown, element, error)
+           : key->type == KEY_DEVICES ? set_devices(key, config, texts, count, element, error)
+                                      : set_list(key, config, texts, count, element, error);
 }
 
 /* Splits at commas, in place, into at most `most` parts; the last one keeps the rest. */
@@ -555,32 +566,6 @@ static int split(char *text, const char **parts, int most)
         part = comma;
     }
     return count;
-}
-
-static bool text_to_list(const struct config_key *key, struct config *config, const char *text, const char *shown,
-                         struct error *error)
-{
-    bool done = false;
-    int element;
-    char *copy = must_copy(text);
-    const char **parts = must_zero(CONFIG_MAX_HOSTS + 1, sizeof *parts, "a list of addresses or names");
-    int count = split(copy, parts, CONFIG_MAX_HOSTS + 1);
-    if (key->type != KEY_LAYERS && key->type != KEY_HIDDEN) {
-        done = key->type == KEY_DEVICES ? set_devices(key, config, parts, count, &element, error)
-                                        : set_list(key, config, parts, count, &element, error);
-        goto out;
-    }
-    struct elements elements = {.count = 0};
-    for (int i = 0; i < count; i++) {
-        if (!add_layer(key, &elements, parse_number(parts[i]), shown, error)) {
-            goto out;
-        }
-    }
-    done = set_layers(key, config, &elements, shown, error);
-out:
-    free(parts);
-    free(copy);
-    return done;
 }
 
 /* "90", "90s", "1.5h" in seconds; NaN: none of them. */
@@ -601,39 +586,47 @@ static double parse_time(const char *text)
     return parse_number(text);
 }
 
-static bool set_from_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
+/* Anything but a list: a flag's text, or a value of the file as a flag has it. */
+static bool set_single(const struct config_key *key, struct config *config, const char *text, const char *shown,
+                       struct error *error)
 {
-    char shown[SHOWN_SIZE];
-    show_text(text, shown);
     switch (key->type) {
     case KEY_SWITCH:
         return flags_switch(text, field_of(key, config)) || reject(key, shown, error);
-    case KEY_COUNT:
-    case KEY_LONG:
-    case KEY_NUMBER:
-        return set_auto(key, config, text) ||
-               set_number(key, config, key->is_time ? parse_time(text) : parse_number(text), shown, error);
     case KEY_TEXT:
         return set_text(key, config, text, error);
     case KEY_WORD:
         return set_word(key, config, text, shown, error);
     case KEY_DEVICE:
         return set_device(key, config, text, shown, error);
-    case KEY_LAYER_DEVICES:
-        return layer_devices_from_text(field_of(key, config), text, error);
-    case KEY_HIDDEN:
-        if (strcmp(text, "auto") == 0) {
-            set_hidden_auto(key, config);
-            return true;
-        }
-        break;
-    case KEY_LAYERS:
-    case KEY_HOSTS:
-    case KEY_NAMES:
-    case KEY_DEVICES:
-        break;
+    case KEY_HIDDEN: /* "auto": only the hidden layers are given */
+        memset(field_of(key, config), 0, CONFIG_MAX_LAYERS * sizeof(int));
+        *companion_of(key, config) = CONFIG_AUTO;
+        return true;
+    default:
+        return set_auto(key, config, text) ||
+               set_number(key, config, key->is_time ? parse_time(text) : parse_number(text), shown, error);
     }
-    return text_to_list(key, config, text, shown, error);
+}
+
+static bool set_from_text(const struct config_key *key, struct config *config, const char *text, struct error *error)
+{
+    char shown[SHOWN_SIZE];
+    int element;
+    show_text(text, shown);
+    if (key->type == KEY_LAYER_DEVICES) {
+        return layer_devices_from_text(field_of(key, config), text, error);
+    }
+    if (!is_list(key) || (key->type == KEY_HIDDEN && strcmp(text, "auto") == 0)) {
+        return set_single(key, config, text, shown, error);
+    }
+    char *copy = must_copy(text);
+    const char **parts = must_zero(CONFIG_MAX_HOSTS + 1, sizeof *parts, "a list of addresses or names");
+    const int count = split(copy, parts, CONFIG_MAX_HOSTS + 1);
+    const bool done = set_elements(key, config, parts, count, shown, &element, error);
+    free(parts);
+    free(copy);
+    return done;
 }
 
 /* A value was set: what was chosen before does not count any more. */
@@ -665,31 +658,23 @@ static void show_json(const cJSON *value, char shown[SHOWN_SIZE])
     }
 }
 
-static bool json_to_layers(const struct config_key *key, struct config *config, const cJSON *array, int *element,
+/* One element beyond the longest list is enough to report the error. */
+static bool set_from_array(const struct config_key *key, struct config *config, const cJSON *array, int *element,
                            struct error *error)
 {
-    struct elements elements = {.count = 0};
-    int index = 0;
-    for (const cJSON *child = array->child; child; child = child->next, index++) {
-        char shown[SHOWN_SIZE];
-        show_json(child, shown);
-        if (!add_layer(key, &elements, cJSON_IsNumber(child) ? child->valuedouble : NAN, shown, error)) {
-            *element = index;
-            return false;
-        }
-    }
-    return set_layers(key, config, &elements, index == 0 ? "an empty one" : "a single one", error);
-}
-
-static bool json_to_texts(const struct config_key *key, struct config *config, const cJSON *array, int *element,
-                          struct error *error)
-{
-    const char **texts = must_zero(CONFIG_MAX_HOSTS + 1, sizeof *texts, "a list of addresses or names");
+    const bool are_numbers = is_of_layers(key);
+    const int most = are_numbers ? CONFIG_MAX_LAYERS + 1 : CONFIG_MAX_HOSTS + 1;
+    char numbers[CONFIG_MAX_LAYERS + 1][SHOWN_SIZE];
+    const char **texts = must_zero((size_t)most, sizeof *texts, "a list of addresses or names");
     int count = 0;
     bool good = true;
-    for (const cJSON *child = array->child; child && count <= CONFIG_MAX_HOSTS && good; child = child->next) {
-        good = cJSON_IsString(child);
-        if (good) {
+    for (const cJSON *child = array->child; child && count < most && good; child = child->next) {
+        good = are_numbers || cJSON_IsString(child);
+        if (are_numbers) {
+            show_json(child, numbers[count]); /* what is no number is no number as a text either */
+            texts[count] = numbers[count];
+            count++;
+        } else if (good) {
             texts[count++] = child->valuestring;
         } else {
             *element = count;
@@ -699,10 +684,27 @@ static bool json_to_texts(const struct config_key *key, struct config *config, c
                                                  : "");
         }
     }
-    good = good && (key->type == KEY_DEVICES ? set_devices(key, config, texts, count, element, error)
-                                             : set_list(key, config, texts, count, element, error));
+    good = good && set_elements(key, config, texts, count, NULL, element, error);
     free(texts);
     return good;
+}
+
+/* Is the value of the kind that the key has in the file? */
+static bool suits(const struct config_key *key, const cJSON *value)
+{
+    const bool is_auto = cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0;
+    switch (key->type) {
+    case KEY_SWITCH:
+        return cJSON_IsBool(value);
+    case KEY_COUNT:
+    case KEY_LONG:
+    case KEY_NUMBER:
+        return cJSON_IsNumber(value) || (is_auto && key->takes_auto) || (cJSON_IsString(value) && key->is_time);
+    case KEY_LAYER_DEVICES:
+        return cJSON_IsObject(value);
+    default:
+        return is_list(key) ? cJSON_IsArray(value) || (is_auto && key->type == KEY_HIDDEN) : cJSON_IsString(value);
+    }
 }
 
 static bool set_from_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
@@ -711,104 +713,17 @@ static bool set_from_json(const struct config_key *key, struct config *config, c
     char shown[SHOWN_SIZE];
     show_json(value, shown);
     *element = -1;
-    switch (key->type) {
-    case KEY_SWITCH:
-        if (cJSON_IsBool(value)) {
-            *(bool *)field_of(key, config) = cJSON_IsTrue(value);
-            return true;
-        }
-        break;
-    case KEY_COUNT:
-    case KEY_LONG:
-    case KEY_NUMBER:
-        if (cJSON_IsNumber(value)) {
-            return set_number(key, config, value->valuedouble, shown, error);
-        }
-        if (cJSON_IsString(value) && set_auto(key, config, value->valuestring)) {
-            return true;
-        }
-        if (cJSON_IsString(value) && key->is_time) {
-            return set_number(key, config, parse_time(value->valuestring), shown, error);
-        }
-        break;
-    case KEY_TEXT:
-        if (cJSON_IsString(value)) {
-            return set_text(key, config, value->valuestring, error);
-        }
-        break;
-    case KEY_WORD:
-        if (cJSON_IsString(value)) {
-            return set_word(key, config, value->valuestring, shown, error);
-        }
-        break;
-    case KEY_DEVICE:
-        if (cJSON_IsString(value)) {
-            return set_device(key, config, value->valuestring, shown, error);
-        }
-        break;
-    case KEY_LAYER_DEVICES:
-        if (cJSON_IsObject(value)) {
-            return layer_devices_from_json(field_of(key, config), value, error);
-        }
-        break;
-    case KEY_HIDDEN:
-        if (cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0) {
-            set_hidden_auto(key, config);
-            return true;
-        }
-        if (cJSON_IsArray(value)) {
-            return json_to_layers(key, config, value, element, error);
-        }
-        break;
-    case KEY_LAYERS:
-        if (cJSON_IsArray(value)) {
-            return json_to_layers(key, config, value, element, error);
-        }
-        break;
-    case KEY_HOSTS:
-    case KEY_NAMES:
-    case KEY_DEVICES:
-        if (cJSON_IsArray(value)) {
-            return json_to_texts(key, config, value, element, error);
-        }
-        break;
-    }
-    return reject(key, shown, error);
+    return !suits(key, value)      ? reject(key, shown, error)
+           : cJSON_IsObject(value) ? layer_devices_from_json(field_of(key, config), value, error)
+           : cJSON_IsArray(value)  ? set_from_array(key, config, value, element, error)
+           : cJSON_IsString(value) ? set_single(key, config, value->valuestring, shown, error)
+                                   : set_single(key, config, shown, shown, error);
 }
 
 bool config_key_set_json(const struct config_key *key, struct config *config, const cJSON *value, int *element,
                          struct error *error)
 {
     return note_set(key, config, set_from_json(key, config, value, element, error));
-}
-
-static cJSON *number_json(double number)
-{
-    char text[32];
-    config_number_text(number, text);
-    return cJSON_CreateRaw(text);
-}
-
-static cJSON *hosts_json(const struct string_list *list)
-{
-    cJSON *array = cJSON_CreateArray();
-    for (int i = 0; i < list->count; i++) {
-        json_must_put(array, NULL, cJSON_CreateString(list->items[i]));
-    }
-    return array;
-}
-
-static cJSON *devices_json(const char *text)
-{
-    cJSON *array = cJSON_CreateArray();
-    char word[SHOWN_SIZE];
-    for (const char *at = text; *at != '\0';) {
-        size_t length = strcspn(at, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, at);
-        json_must_put(array, NULL, cJSON_CreateString(word));
-        at += length + (at[length] == ',');
-    }
-    return array;
 }
 
 static void device_text(const struct config_key *key, const struct config *config, char text[32])
@@ -822,43 +737,76 @@ static void device_text(const struct config_key *key, const struct config *confi
     }
 }
 
-/* The value in force. */
-static cJSON *value_json(const struct config_key *key, const struct config *config)
+static void layers_text(const struct config_key *key, const struct config *config, char text[LAYERS_TEXT])
+{
+    const int *widths = value_of(key, config);
+    const int count = companion_value(key, config);
+    snprintf(text, LAYERS_TEXT, "%s", count == CONFIG_AUTO ? "auto" : "");
+    for (int i = 0, used = 0; i < count; i++) {
+        used += snprintf(text + used, LAYERS_TEXT - (size_t)used, "%s%d", i > 0 ? "," : "", widths[i]);
+    }
+}
+
+/* The value in force as a flag has it, in `buffer` or elsewhere; NULL: a list of names or hosts, or layers' devices. */
+static const char *value_text(const struct config_key *key, const struct config *config, char buffer[LAYERS_TEXT])
 {
     const void *value = value_of(key, config);
-    char text[32];
     switch (key->type) {
     case KEY_SWITCH:
-        return cJSON_CreateBool(*(const bool *)value);
+        return *(const bool *)value ? "true" : "false";
     case KEY_COUNT:
     case KEY_LONG:
     case KEY_NUMBER:
-        return number_json(number_of(key, config));
+        config_number_text(number_of(key, config), buffer);
+        return buffer;
     case KEY_TEXT:
-        return cJSON_CreateString(*(char *const *)value);
+    case KEY_DEVICES:
+        return *(char *const *)value;
     case KEY_WORD:
-        return cJSON_CreateString(key->words[*(const int *)value]);
+        return key->words[*(const int *)value];
     case KEY_LAYERS:
     case KEY_HIDDEN:
-        return companion_value(key, config) == CONFIG_AUTO ? cJSON_CreateString("auto")
-                                                           : cJSON_CreateIntArray(value, companion_value(key, config));
+        layers_text(key, config, buffer);
+        return buffer;
+    case KEY_DEVICE:
+        device_text(key, config, buffer);
+        return buffer;
     case KEY_HOSTS:
     case KEY_NAMES:
-        return hosts_json(value);
     case KEY_LAYER_DEVICES:
-        return layer_devices_json(value);
-    case KEY_DEVICES:
-        return devices_json(*(char *const *)value);
-    case KEY_DEVICE:
         break;
     }
-    device_text(key, config, text);
-    return cJSON_CreateString(text);
+    return NULL;
+}
+
+static cJSON *devices_json(const char *devices)
+{
+    const char *parts[CONFIG_MAX_HOSTS + 1];
+    char *copy = must_copy(devices);
+    cJSON *array = cJSON_CreateStringArray(parts, split(copy, parts, CONFIG_MAX_HOSTS + 1));
+    free(copy);
+    return array;
 }
 
 cJSON *config_key_json(const struct config_key *key, const struct config *config)
 {
-    return must_have(is_auto(key, config) ? cJSON_CreateString("auto") : value_json(key, config), 0, "JSON");
+    const void *value = value_of(key, config);
+    const struct string_list *list = value;
+    const bool written_auto =
+        is_auto(key, config) || (is_of_layers(key) && companion_value(key, config) == CONFIG_AUTO);
+    char buffer[LAYERS_TEXT];
+    const char *text = value_text(key, config, buffer);
+    cJSON *json = written_auto                     ? cJSON_CreateString("auto")
+                  : key->type == KEY_SWITCH        ? cJSON_CreateBool(*(const bool *)value)
+                  : key->type == KEY_DEVICES       ? devices_json(text)
+                  : key->type == KEY_LAYER_DEVICES ? layer_devices_json(value)
+                  : is_of_layers(key)              ? cJSON_CreateIntArray(value, companion_value(key, config))
+                  : is_list(key) && list->count > 0
+                      ? cJSON_CreateStringArray((const char *const *)list->items, list->count)
+                  : is_list(key)   ? cJSON_CreateArray()
+                  : is_number(key) ? cJSON_CreateRaw(text)
+                                   : cJSON_CreateString(text);
+    return must_have(json, 0, "JSON");
 }
 
 static char *join(const struct string_list *list)
@@ -874,47 +822,22 @@ static char *join(const struct string_list *list)
     return text;
 }
 
-static void layers_text(const struct config_key *key, const struct config *config, char text[LAYERS_TEXT])
+static char *copy_of_value(const struct config_key *key, const struct config *config)
 {
-    const int *widths = value_of(key, config);
-    const int count = companion_value(key, config);
-    snprintf(text, LAYERS_TEXT, "%s", count == CONFIG_AUTO ? "auto" : "");
-    for (int i = 0, used = 0; i < count; i++) {
-        used += snprintf(text + used, LAYERS_TEXT - (size_t)used, "%s%d", i > 0 ? "," : "", widths[i]);
-    }
-}
-
-/* As JSON prints it, without the quotes of a string. Takes ownership. */
-static char *unformatted(cJSON *json)
-{
-    char *text = cJSON_IsString(json) ? must_copy(json->valuestring) : cJSON_PrintUnformatted(json);
-    cJSON_Delete(json);
-    return must_have(text, 0, "JSON");
+    const void *value = value_of(key, config);
+    char buffer[LAYERS_TEXT];
+    const char *text = value_text(key, config, buffer);
+    return text ? must_copy(text) : key->type == KEY_LAYER_DEVICES ? layer_devices_text(value) : join(value);
 }
 
 char *config_key_chosen_text(const struct config_key *key, const struct config *config)
 {
-    return config_origin_of(config, key)->is_auto ? unformatted(value_json(key, config)) : config_key_text(key, config);
+    return config_origin_of(config, key)->is_auto ? copy_of_value(key, config) : config_key_text(key, config);
 }
 
 char *config_key_text(const struct config_key *key, const struct config *config)
 {
-    const void *value = value_of(key, config);
-    if (key->type == KEY_TEXT || key->type == KEY_DEVICES) {
-        return must_copy(is_auto(key, config) ? "auto" : *(char *const *)value);
-    }
-    if (key->type == KEY_HOSTS || key->type == KEY_NAMES) {
-        return join(value);
-    }
-    if (key->type == KEY_LAYERS || key->type == KEY_HIDDEN) {
-        char layers[LAYERS_TEXT];
-        layers_text(key, config, layers);
-        return must_copy(layers);
-    }
-    if (key->type == KEY_LAYER_DEVICES) {
-        return layer_devices_text(value);
-    }
-    return unformatted(config_key_json(key, config));
+    return !is_of_layers(key) && is_auto(key, config) ? must_copy("auto") : copy_of_value(key, config);
 }
 
 /*
@@ -924,36 +847,18 @@ char *config_key_text(const struct config_key *key, const struct config *config)
 bool config_key_is_default(const struct config_key *key, const struct config *config)
 {
     const void *value = value_of(key, config);
-    char text[LAYERS_TEXT];
+    const bool is_auto_by_default = strcmp(key->initial, "auto") == 0;
+    char buffer[LAYERS_TEXT];
     if (is_auto(key, config)) {
-        return strcmp(key->initial, "auto") == 0;
+        return is_auto_by_default;
     }
-    switch (key->type) {
-    case KEY_SWITCH:
-        return strcmp(*(const bool *)value ? "true" : "false", key->initial) == 0;
-    case KEY_COUNT:
-    case KEY_LONG:
-    case KEY_NUMBER:
-        return strcmp(key->initial, "auto") != 0 && number_of(key, config) == strtod(key->initial, NULL);
-    case KEY_WORD:
-        return strcmp(key->words[*(const int *)value], key->initial) == 0;
-    case KEY_TEXT:
-    case KEY_DEVICES:
-        return strcmp(*(char *const *)value, key->initial) == 0;
-    case KEY_HOSTS:
-    case KEY_NAMES:
-        return ((const struct string_list *)value)->count == 0; /* all lists are empty by default... */
-    case KEY_LAYER_DEVICES:
-        return layer_devices_are_none(value); /* ...and so are these */
-    case KEY_LAYERS:
-    case KEY_HIDDEN:
-        layers_text(key, config, text);
-        return strcmp(text, key->initial) == 0;
-    case KEY_DEVICE:
-        break;
+    if (is_number(key)) {
+        return !is_auto_by_default && number_of(key, config) == strtod(key->initial, NULL);
     }
-    device_text(key, config, text);
-    return strcmp(text, key->initial) == 0;
+    const char *text = value_text(key, config, buffer);
+    return text                             ? strcmp(text, key->initial) == 0
+           : key->type == KEY_LAYER_DEVICES ? layer_devices_are_none(value) /* by default; and all lists are empty */
+                                            : ((const struct string_list *)value)->count == 0;
 }
 
 void config_key_clear(const struct config_key *key, struct config *config)

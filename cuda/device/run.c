@@ -105,7 +105,7 @@ static bool take_context(struct device *device, struct error *error)
 static void describe(struct device *device, const char *reason)
 {
     const struct driver_device *about = &device->about;
-    char how[160];
+    char how[128];
     if (device->sharded) {
         snprintf(how, sizeof how, "persistent kernel on %d of %d multiprocessors", device->shards.blocks,
                  about->multiprocessors);

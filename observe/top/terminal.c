@@ -15,6 +15,7 @@
 #include <wchar.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/text/text.h"
 
 /* --- The screen --- */
@@ -23,23 +24,18 @@
 
 enum { MOST_TEXT = 4096, CHEAP_GAP = 4, LEAST_CUT = 3 /* columns for a part of a text */ };
 
-bool screen_resize(struct screen *screen, int width, int height, struct error *error)
+void screen_resize(struct screen *screen, int width, int height)
 {
     width = width < 1 ? 1 : width > SCREEN_MOST_SIDE ? SCREEN_MOST_SIDE : width;
     height = height < 1 ? 1 : height > SCREEN_MOST_SIDE ? SCREEN_MOST_SIDE : height;
     const size_t count = (size_t)width * (size_t)height;
     screen_free(screen);
-    screen->cells = calloc(count, sizeof *screen->cells);
-    screen->shown = calloc(count, sizeof *screen->shown);
-    if (!screen->cells || !screen->shown) {
-        screen_free(screen);
-        return error_set(error, "out of memory for a screen of %d x %d", width, height);
-    }
+    screen->cells = must_zero(count, sizeof *screen->cells, "a screen");
+    screen->shown = must_zero(count, sizeof *screen->shown, "a screen");
     screen->width = width;
     screen->height = height;
     screen->is_fresh = true;
     screen_clear(screen);
-    return true;
 }
 
 void screen_free(struct screen *screen)

@@ -31,7 +31,7 @@ struct screen {
 };
 
 /* Sets the size, and forgets what was shown. Sides are limited to 1..SCREEN_MOST_SIDE. */
-bool screen_resize(struct screen *screen, int width, int height, struct error *error);
+void screen_resize(struct screen *screen, int width, int height);
 void screen_free(struct screen *screen); /* fine on zeros */
 
 void screen_clear(struct screen *screen);

@@ -14,6 +14,7 @@
 #include <llhttp.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/text/json.h"
 #include "net/socket.h"
@@ -255,13 +256,11 @@ bool client_get(struct client *client, const char *path, char **body, size_t *si
 
 struct client *client_create(const struct guard *guard, const struct wake *wake)
 {
-    struct client *client = calloc(1, sizeof *client);
-    if (client) {
-        client->guard = guard;
-        client->wake = wake;
-        client->fd = -1;
-        endpoint_format_address(&guard->address, client->name);
-    }
+    struct client *client = must_zero(1, sizeof *client, "a client");
+    client->guard = guard;
+    client->wake = wake;
+    client->fd = -1;
+    endpoint_format_address(&guard->address, client->name);
     return client;
 }
 
@@ -613,10 +612,8 @@ static void fill(void *context, struct view_run *run)
 
 struct top_member *top_member_create(struct client *client)
 {
-    struct top_member *member = calloc(1, sizeof *member);
-    if (member) {
-        member->client = client;
-    }
+    struct top_member *member = must_zero(1, sizeof *member, "a member");
+    member->client = client;
     return member;
 }
 
@@ -714,11 +711,11 @@ static bool show(struct top *top)
     return done;
 }
 
-static bool fit(struct top *top, struct error *error)
+static void fit(struct top *top)
 {
     int width, height;
     terminal_size(&width, &height);
-    return screen_resize(&top->screen, width, height, error);
+    screen_resize(&top->screen, width, height);
 }
 
 /* --- Keys --- */
@@ -734,9 +731,10 @@ static bool follow(struct top *top, struct error *error)
             break;
         }
         if (key == KEY_SUSPEND) {
-            done = terminal_suspend(error) && fit(top, error);
+            done = terminal_suspend(error);
+            fit(top);
         } else if (key == KEY_RESIZED || key == KEY_REDRAW) {
-            done = fit(top, error);
+            fit(top);
         } else if (key != KEY_NONE) {
             view_press(&top->view, key);
         }
@@ -746,7 +744,8 @@ static bool follow(struct top *top, struct error *error)
 
 static bool show_live(struct top *top, struct error *error)
 {
-    if (!fit(top, error) || !wake_create(&top->ended, error)) {
+    fit(top);
+    if (!wake_create(&top->ended, error)) {
         return false;
     }
     signals_catch();
@@ -775,9 +774,7 @@ static bool show_once(struct top *top, struct error *error)
     if (!look(top)) {
         return error_set(error, "%s", top->trouble.text);
     }
-    if (!screen_resize(&top->screen, width, view_rows_once(&top->run), error)) {
-        return false;
-    }
+    screen_resize(&top->screen, width, view_rows_once(&top->run));
     draw(top);
     screen_print(&top->screen, &text);
     char *bytes = text_buffer_take(&text, &size);
@@ -809,20 +806,18 @@ static bool knows_unicode(void)
 bool top_show(const struct top_source *source, const struct top_options *options, struct error *error)
 {
     const bool is_terminal = isatty(STDOUT_FILENO);
-    struct top *top = calloc(1, sizeof *top);
-    if (!top) {
-        return error_set(error, "out of memory");
-    }
+    struct top *top = must_zero(1, sizeof *top, "a screen");
+    bool done;
     top->source = source;
     top->options = options;
     pthread_mutex_init(&top->mutex, NULL);
     top->view = (struct view){.is_once = options->is_once, .span = VIEW_HOUR, .source = source->name, .trouble = ""};
     top->screen.has_unicode = !options->is_ascii && knows_unicode();
     top->screen.has_colors = is_terminal && !is_set("NO_COLOR");
-    bool done = board_create(&top->run.board, "top", 0, "", error);
-    if (done && options->is_once) {
+    board_create(&top->run.board, "top", 0, "");
+    if (options->is_once) {
         done = show_once(top, error);
-    } else if (done) {
+    } else {
         done = is_terminal ? show_live(top, error)
                            : error_set(error, "standard output is not a terminal: --once prints one screen");
     }

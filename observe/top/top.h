@@ -66,7 +66,7 @@ bool view_press(struct view *view, int key);
 
 struct client;
 
-/* guard (from guard_visit) and wake (ends waits) are borrowed. NULL: out of memory. */
+/* guard (from guard_visit) and wake (ends waits) are borrowed. */
 struct client *client_create(const struct guard *guard, const struct wake *wake);
 void client_destroy(struct client *client); /* NULL is fine */
 
@@ -100,7 +100,7 @@ bool top_show(const struct top_source *source, const struct top_options *options
 /* --- A member's HTTP server --- */
 
 struct top_member;
-struct top_member *top_member_create(struct client *client); /* borrowed; NULL: out of memory */
+struct top_member *top_member_create(struct client *client); /* borrowed */
 void top_member_destroy(struct top_member *member);          /* NULL is fine */
 struct top_source top_member_source(struct top_member *member, const char *name);
 

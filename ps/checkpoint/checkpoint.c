@@ -1,4 +1,6 @@
 /* A copy of the state, and its way into a file: in one pass, straight from the copy. */
+#include "ps/checkpoint/checkpoint.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <inttypes.h>

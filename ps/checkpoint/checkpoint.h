@@ -14,8 +14,8 @@
  * data (the fingerprint of the training set: worker/data/fingerprint.h) and data_since (the step since which it was
  * trained on these), kept_rows (a few held-out rows with the model's answers: worker/evaluation/kept_rows.h),
  * config_digest, fleet_version, and "digest": BLAKE2b-256 in hex over the whole file, with the digest's own 64
- * characters taken as '0'. It is verified before anything else is trusted. With a key (checkpoint_use_key) the digest is
- * BLAKE2b's keyed one, and digest_key says with which key: then it proves not only that the file is intact, but that
+ * characters taken as '0'. It is verified before anything else is trusted. With a key (checkpoint_use_key) the digest
+ * is BLAKE2b's keyed one, and digest_key says with which key: then it proves not only that the file is intact, but that
  * someone with the key wrote it.
  */
 #ifndef PS_CHECKPOINT_CHECKPOINT_H

@@ -506,10 +506,11 @@ static int open_log(const char *path, struct error *error)
             return -1;
         }
         flock(fd, LOCK_EX); /* where the file system has no locks, lines of two processes may break the chain */
-        if (fstat(fd, &open_one) != 0 || stat(path, &there) != 0 || open_one.st_ino == there.st_ino) {
+        if (fstat(fd, &open_one) != 0 ||
+            (stat(path, &there) == 0 ? open_one.st_ino == there.st_ino : errno != ENOENT)) {
             return fd;
         }
-        close(fd);
+        close(fd); /* another process has begun a new file, or is about to */
     }
 }
 
@@ -646,6 +647,9 @@ static bool append_to(const char *path, int *fd, const char *line, struct audit_
     if (fstat(*fd, &status) == 0 && status.st_size >= AUDIT_MAX_BYTES) {
         *fd = begin_new_log(path, *fd, error);
         ends_torn = false;
+        if (*fd >= 0 && read_tail(path, tail, error) && tail->size > 0) { /* another process was there first */
+            memcpy(prev, tail->last, sizeof prev);
+        }
     }
     return *fd >= 0 && write_linked(path, *fd, line, prev, ends_torn, error);
 }

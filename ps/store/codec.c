@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
+#include "net/bytes.h"
 #include "ps/store/codec_loops.h"
 
 static const struct codec_loops *loops(void)
@@ -131,12 +132,6 @@ size_t largest_values_size(enum dtype dtype, size_t count)
                                              : int8_size(count);
 }
 
-static void put_16(uint8_t *bytes, size_t value)
-{
-    bytes[0] = (uint8_t)value;
-    bytes[1] = (uint8_t)(value >> 8);
-}
-
 /* Writes the values; leaves in them what the written ones lack. */
 static void round_values(uint8_t *bytes, float *values, size_t count, enum dtype dtype)
 {
@@ -180,8 +175,8 @@ size_t largest_pack(uint8_t *bytes, float *values, size_t n, struct largest *cho
     if (count == 0) {
         return 0;
     }
-    put_16(bytes, count);
-    put_16(bytes + 2, (size_t)(to - bytes) - LARGEST_HEAD);
+    put_le16(bytes, (uint16_t)count);
+    put_le16(bytes + 2, (uint16_t)(to - bytes - LARGEST_HEAD));
     round_values(to, taken, count, dtype);
     for (size_t i = 0; i < count; i++) {
         values[places[i]] = taken[i];

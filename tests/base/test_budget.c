@@ -89,7 +89,6 @@ static void *charge_and_release(void *context)
 {
     struct budget_account account = {.budget = &shared};
     struct error error;
-    (void)context;
     for (int i = 0; i < ROUNDS; i++) {
         const size_t bytes = (size_t)(i % 700);
         if (budget_charge(&account, bytes, &error)) {

@@ -83,7 +83,6 @@ TEST(test_waits)
 
 static void *tell(void *context)
 {
-    (void)context;
     pthread_mutex_lock(&mutex);
     notified = true;
     pthread_cond_signal(&condition);

@@ -98,13 +98,11 @@ static char drawing[64];
 
 static void note_erase(void *context)
 {
-    (void)context;
     strcat(drawing, "e");
 }
 
 static void note_draw(void *context)
 {
-    (void)context;
     strcat(drawing, "d");
 }
 

@@ -101,7 +101,6 @@ static void *ask_aligned(size_t most)
 
 static void *ask_library(size_t most)
 {
-    (void)most;
     return must_have(NULL, 123, "a config");
 }
 

@@ -63,7 +63,7 @@ static bool is_there(void)
     return waitpid(-1, NULL, WNOHANG) == 0;
 }
 
-static void lists_devices(void **state)
+TEST(lists_devices)
 {
     struct error error;
     struct gpu_list list;
@@ -77,7 +77,7 @@ static void lists_devices(void **state)
     gpu_client_stop(client);
 }
 
-static void a_missing_driver_is_one_error_message(void **state)
+TEST(a_missing_driver_is_one_error_message)
 {
     struct error error;
     struct gpu_list list;
@@ -90,7 +90,7 @@ static void a_missing_driver_is_one_error_message(void **state)
     gpu_client_stop(client);
 }
 
-static void a_missing_device_is_one_error_message(void **state)
+TEST(a_missing_device_is_one_error_message)
 {
     struct error error;
     struct gpu_client *client = start(10);
@@ -101,7 +101,7 @@ static void a_missing_device_is_one_error_message(void **state)
     gpu_client_stop(client);
 }
 
-static void moves_data_trains_and_reads(void **state)
+TEST(moves_data_trains_and_reads)
 {
     struct error error;
     struct gpu_client *client = opened(STANDIN_WELL, 60);
@@ -142,7 +142,7 @@ static void moves_data_trains_and_reads(void **state)
     free(labels);
 }
 
-static void classifies(void **state)
+TEST(classifies)
 {
     struct error error;
     struct gpu_client *client = opened(STANDIN_WELL, 60);
@@ -174,7 +174,7 @@ static void note_growth(void *context, size_t floats)
     growth->calls++;
 }
 
-static void a_gradient_is_seen_as_it_grows(void **state)
+TEST(a_gradient_is_seen_as_it_grows)
 {
     struct error error;
     struct gpu_client *client = opened(STANDIN_WELL, 60);
@@ -204,7 +204,7 @@ static double fail_to_train(struct gpu_client *client, struct error *error)
     return (double)(real_ns() - begin_ns) * 1e-9;
 }
 
-static void a_hung_kernel_ends_at_the_deadline(void **state)
+TEST(a_hung_kernel_ends_at_the_deadline)
 {
     struct error error;
     struct gpu_list list;
@@ -220,7 +220,7 @@ static void a_hung_kernel_ends_at_the_deadline(void **state)
     gpu_client_stop(client);
 }
 
-static void a_crash_is_told_at_once(void **state)
+TEST(a_crash_is_told_at_once)
 {
     struct error error;
     struct gpu_client *client = opened(STANDIN_CRASHES, 60);
@@ -232,7 +232,7 @@ static void a_crash_is_told_at_once(void **state)
     gpu_client_stop(client);
 }
 
-static void a_process_that_leaves_is_told_at_once(void **state)
+TEST(a_process_that_leaves_is_told_at_once)
 {
     struct error error;
     struct gpu_client *client = opened(STANDIN_LEAVES, 60);
@@ -241,7 +241,7 @@ static void a_process_that_leaves_is_told_at_once(void **state)
     gpu_client_stop(client);
 }
 
-static void a_lost_device_is_the_end_of_the_client(void **state)
+TEST(a_lost_device_is_the_end_of_the_client)
 {
     struct error error;
     struct gpu_client *client = opened(STANDIN_LOSES, 60);
@@ -251,7 +251,7 @@ static void a_lost_device_is_the_end_of_the_client(void **state)
     gpu_client_stop(client);
 }
 
-static void a_failure_is_not_the_end_of_the_client(void **state)
+TEST(a_failure_is_not_the_end_of_the_client)
 {
     struct error error;
     struct device_outcome outcome;
@@ -287,7 +287,7 @@ static void pid_of_child(pid_t *pid)
     }
 }
 
-static void killed_between_commands(void **state)
+TEST(killed_between_commands)
 {
     struct error error;
     struct device_outcome outcome;
@@ -303,7 +303,7 @@ static void killed_between_commands(void **state)
     gpu_client_stop(client);
 }
 
-static void another_can_be_started_after_a_fault(void **state)
+TEST(another_can_be_started_after_a_fault)
 {
     struct error error;
     struct device_outcome outcome;
@@ -317,26 +317,11 @@ static void another_can_be_started_after_a_fault(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_devices),
-        cmocka_unit_test(a_missing_driver_is_one_error_message),
-        cmocka_unit_test(a_missing_device_is_one_error_message),
-        cmocka_unit_test(moves_data_trains_and_reads),
-        cmocka_unit_test(classifies),
-        cmocka_unit_test(a_gradient_is_seen_as_it_grows),
-        cmocka_unit_test(a_hung_kernel_ends_at_the_deadline),
-        cmocka_unit_test(a_crash_is_told_at_once),
-        cmocka_unit_test(a_process_that_leaves_is_told_at_once),
-        cmocka_unit_test(a_lost_device_is_the_end_of_the_client),
-        cmocka_unit_test(a_failure_is_not_the_end_of_the_client),
-        cmocka_unit_test(killed_between_commands),
-        cmocka_unit_test(another_can_be_started_after_a_fault),
-    };
     program = program_read("standin", &program_size);
     if (!program) {
         return 1;
     }
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = check_run(NULL, NULL);
     free(program);
     return failed;
 }

@@ -55,22 +55,22 @@ static void starts(enum launch_way way)
     close(kept_open);
 }
 
-static void starts_from_memory(void **state)
+TEST(starts_from_memory)
 {
     starts(LAUNCH_MEMORY);
 }
 
-static void starts_by_the_loader(void **state)
+TEST(starts_by_the_loader)
 {
     starts(LAUNCH_LOADER);
 }
 
-static void starts_from_a_file(void **state)
+TEST(starts_from_a_file)
 {
     starts(LAUNCH_FILE);
 }
 
-static void tells_how_it_ended(void **state)
+TEST(tells_how_it_ended)
 {
     pid_t pid;
     char how[96];
@@ -89,7 +89,7 @@ static void tells_how_it_ended(void **state)
     close(nothing);
 }
 
-static void dies_with_its_parent(void **state)
+TEST(dies_with_its_parent)
 {
     int ends[2];
     char text[256] = "";
@@ -112,7 +112,7 @@ static void dies_with_its_parent(void **state)
 }
 
 /* The same program requesting a loader that is missing, as on a system with another libc. */
-static void a_missing_libc_is_one_error_message(void **state)
+TEST(a_missing_libc_is_one_error_message)
 {
     pid_t pid;
     struct error error;
@@ -133,7 +133,7 @@ static void a_missing_libc_is_one_error_message(void **state)
     free(other);
 }
 
-static void what_is_no_program_is_one_error_message(void **state)
+TEST(what_is_no_program_is_one_error_message)
 {
     pid_t pid;
     struct error error;
@@ -150,21 +150,12 @@ static void what_is_no_program_is_one_error_message(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_from_memory),
-        cmocka_unit_test(starts_by_the_loader),
-        cmocka_unit_test(starts_from_a_file),
-        cmocka_unit_test(tells_how_it_ended),
-        cmocka_unit_test(dies_with_its_parent),
-        cmocka_unit_test(a_missing_libc_is_one_error_message),
-        cmocka_unit_test(what_is_no_program_is_one_error_message),
-    };
     alarm(600); /* a program that lives on must not hang this test */
     program = program_read("launched", &program_size);
     if (!program) {
         return 1;
     }
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = check_run(NULL, NULL);
     free(program);
     return failed;
 }

@@ -31,7 +31,7 @@ static void takes(const char *name)
     assert_int_equal(remove(path), 0);
 }
 
-static void says_why_not(void **state)
+TEST(says_why_not)
 {
     struct gpu_probe probe;
     assert_non_null(mkdtemp(root));
@@ -75,6 +75,5 @@ static void says_why_not(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(says_why_not)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -2,6 +2,8 @@
 
 from field.case import TRAIN, Case, accuracy, fails, learnable, matches, says
 
+KAGGLE = {"d/train.csv": learnable(), "d/test.csv": "a,b\n980.5,1\n101,1\n", "d/sample_submission.csv": "id,y\n1,low\n"}
+
 CASES = [
     Case("plain_numbers", "the table on which the other cases are built",
          {"d/train.csv": learnable()}, [TRAIN], [accuracy(0.9)]),
@@ -18,6 +20,17 @@ CASES = [
          [fails("--data_dir=d --train_files=pumps.csv")]),
     Case("no_target", "xgboost, pycaret: a table without a word of what to learn",
          {"d/pumps.csv": learnable()}, ["trainer --data_dir=d"], [fails("--target=", "a, b, y")]),
+    Case("test_rows_to_predict", "ludwig#2675, MLBox#64: Kaggle's test.csv has no column to learn",
+         KAGGLE,
+         [f"{TRAIN} --train_dir=run", "trainer eval run --data_dir=d"],
+         [matches(r"^test accuracy (9\d|100).* of (1|2)\d\)")]),
+    Case("test_rows_to_predict_said", "the same; and what becomes of these files",
+         KAGGLE,
+         [TRAIN], [says("d: the files test* have no column y, so they are rows to predict", "--test_share",
+                        "1 other table is not used (sample_submission.csv)")]),
+    Case("target_of_one_number", "scikit-learn, r2_score: a constant target has no R2",
+         {"d/train.csv": "a,y\n" + "".join(f"{i},3.5\n" for i in range(60))}, [TRAIN],
+         [says("target y: is 3.5 in every row, so there is nothing to learn")]),
     Case("all_rows_train", "kaggle: the last model before deployment has no rows to spare",
          {"d/train.csv": learnable()}, [f"{TRAIN} --test_share=0"],
          [says("no test: all rows are for training and validation")]),

@@ -97,7 +97,6 @@ int __wrap_pthread_join(pthread_t thread, void **result)
 int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
 int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
-    (void)condition, (void)until;
     pthread_mutex_unlock(mutex);
     stage.now_s += 0.1;
     if (second.runs) {
@@ -183,7 +182,6 @@ static bool put_next(int fd)
 
 static bool is_over(void *context)
 {
-    (void)context;
     return input_left(&stage.input) == 0 || stage.connections == MOST_CONNECTIONS;
 }
 
@@ -216,7 +214,6 @@ bool __wrap_connection_connect(struct connection **connection, const struct addr
                                const struct member *expected, const struct credentials *credentials,
                                const struct wake *wake, double deadline_s, struct error *error)
 {
-    (void)address, (void)credentials, (void)wake, (void)deadline_s;
     return meet(connection, expected, error);
 }
 

@@ -37,7 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     tfrecord_append(&file, bytes + 3 + first, size - 3 - first);
     tfrecord_append(&file, bytes + 3, size - 3);
     assert(records_are_known("rows", file.bytes, file.size));
-    if (!records_open_bytes(&reader, "rows", file.bytes, file.size, random_data(bytes[0]), NULL, &error)) {
+    const struct stream_content content = {.name = "rows", .bytes = file.bytes, .size = file.size};
+    if (!records_open(&reader, &content, random_data(bytes[0]), &error)) {
         check_beginning(&error, "rows: ");
     } else {
         int rows = 0;

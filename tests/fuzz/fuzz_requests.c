@@ -273,8 +273,8 @@ static void send_frame(struct serving_session *one)
     }
     /* A full pipe counts as a peer that has given up. */
     const struct outgoing frame = {type, one->client.next_request, &message, &bulk, bulk.iov_len > 0, how & 1};
-    if (!channel_send_frame(&one->client, &frame, INFINITY, &error) ||
-        !connection_flush(one->client.connection, INFINITY, &error)) {
+    if (!channel_send_frame(&one->client, &frame, serving.now_s, &error) ||
+        !connection_flush(one->client.connection, serving.now_s, &error)) {
         channel_close(&one->client);
     }
 }
@@ -293,8 +293,8 @@ static void read_answers(struct serving_session *one)
             (connection->in_start == connection->in_end && (poll(&there, 1, 0) <= 0 || !(there.revents & POLLIN)))) {
             return;
         }
-        if (!channel_receive(&one->client, INFINITY, &error) ||
-            !channel_read_bulk(&one->client, bulk, one->client.bulk_left, INFINITY, &error)) {
+        if (!channel_receive(&one->client, serving.now_s, &error) ||
+            !channel_read_bulk(&one->client, bulk, one->client.bulk_left, serving.now_s, &error)) {
             /* It was cut, or ended. */
             if (!one->session.base.disconnected &&
                 one->session.base.channel.connection) { /* its sender is still connected */
@@ -375,7 +375,6 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *context),
                           void *context)
 {
-    (void)thread, (void)attributes;
     assert(leader.threads < 2);
     leader.run[leader.threads] = run;
     leader.contexts[leader.threads++] = context;
@@ -385,7 +384,6 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 int __wrap_pthread_join(pthread_t thread, void **result);
 int __wrap_pthread_join(pthread_t thread, void **result)
 {
-    (void)thread, (void)result;
     return 0;
 }
 
@@ -451,7 +449,6 @@ bool __wrap_connection_connect(struct connection **connection, const struct addr
                                const struct wake *wake, double deadline_s, struct error *error)
 {
     int ends[2];
-    (void)address, (void)expected, (void)credentials, (void)wake, (void)deadline_s;
     *connection = NULL;
     if (!leader.meets || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {
         serving.server.leaving = true; /* its thread has nothing more to do */

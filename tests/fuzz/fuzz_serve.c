@@ -20,14 +20,12 @@ static const struct protocol *const protocols[] = {&protocol_open_inference, &pr
 
 size_t cpu_engine_most_bytes(const struct model *model)
 {
-    (void)model;
     return 0;
 }
 
 /* The code that loads models is linked, but nothing is loaded: engines are not decoders (tests/fuzz.mk). */
 bool cpu_engine_create(struct engine **engine, const struct engine_options *options, struct error *error)
 {
-    (void)options;
     *engine = NULL;
     return error_set(error, "there are no engines here");
 }
@@ -56,7 +54,6 @@ static void check_answer(const struct call *call, const char *type, const char *
     if (strncmp(type, "text/csv", 8) != 0) {
         assert(json_check(bytes, json_size, &place, &error));
     }
-    (void)call;
 }
 
 static void answer_call(struct call *call, struct intake *intake)

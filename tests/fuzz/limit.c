@@ -27,7 +27,6 @@ static atomic_bool counts;
 
 static void on_malloc(const volatile void *memory, size_t size)
 {
-    (void)memory;
     if (atomic_load(&counts)) {
         const long long now = atomic_fetch_add(&held, (long long)size) + (long long)size;
         if (now > atomic_load(&most_held)) {
@@ -47,7 +46,6 @@ static void on_free(const volatile void *memory)
 static void give_up(int number)
 {
     static const char text[] = "fuzz: an input takes more than 5 s of processor time\n";
-    (void)number;
     (void)!write(STDERR_FILENO, text, sizeof text - 1);
     abort();
 }

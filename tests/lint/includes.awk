@@ -1,5 +1,5 @@
 # Rooms include each other in one direction only: trainer -> serve -> worker -> ps -> net -> base; worker -> cuda -> ps;
-# serve, worker -> observe -> net.
+# serve, worker -> observe -> net. A source includes its own header first.
 BEGIN {
     knows["base"] = " base "
     knows["net"] = " net base "
@@ -8,6 +8,8 @@ BEGIN {
     knows["cuda"] = " cuda ps base "
     knows["worker"] = " worker cuda ps observe net base "
     knows["serve"] = " serve worker ps observe net base "
+    for (i = 1; i < ARGC; i++)
+        given[ARGV[i]] = 1
 }
 
 function room(path) {
@@ -17,6 +19,19 @@ function room(path) {
 function report(text) {
     print FILENAME ":" FNR ": " text
     failed = 1
+}
+
+FNR == 1 {
+    own = FILENAME
+    if (!sub(/\.c$/, ".h", own) || !(own in given))
+        own = ""
+}
+
+# So the header shows that it needs nothing before it.
+own != "" && /^#[ \t]*include/ {
+    if ($2 != "\"" own "\"")
+        report("the file's own header is included first")
+    own = ""
 }
 
 /^#[ \t]*include[ \t]*"/ {

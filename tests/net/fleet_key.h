@@ -11,7 +11,6 @@ static struct credentials *fleet_key;
 
 static inline int make_key(void **state)
 {
-    (void)state;
     char path[128];
     struct error error;
     loopback_make_folder(key_folder);
@@ -25,7 +24,6 @@ static inline int make_key(void **state)
 
 static inline int remove_key(void **state)
 {
-    (void)state;
     credentials_free(fleet_key);
     loopback_remove_folder(key_folder);
     return 0;

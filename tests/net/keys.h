@@ -15,7 +15,6 @@ static const char *file(const char *name)
 
 static int make_keys(void **state)
 {
-    (void)state;
     struct error error = {""};
     struct member ps0 = {MEMBER_PS, 0}, worker1 = {MEMBER_WORKER, 1}, any_worker = {MEMBER_WORKER, MEMBER_ANY_INDEX};
     struct member operator= {MEMBER_OPERATOR, MEMBER_ANY_INDEX};
@@ -37,7 +36,6 @@ static int make_keys(void **state)
 
 static int remove_keys(void **state)
 {
-    (void)state;
     loopback_remove_folder(folder);
     return 0;
 }

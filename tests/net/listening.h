@@ -40,7 +40,6 @@ struct listening_session {
 
 static inline struct hello_identity listening_hello(const void *context)
 {
-    (void)context;
     return (struct hello_identity){.member = {MEMBER_PS, 0},
                                    .incarnation = 11,
                                    .program = "trainer",

@@ -37,7 +37,6 @@ static struct connection *connect_to(struct loopback *loopback, const struct cre
 /* Echoes what arrives, in the same sizes: u32 size, bytes; size 0 ends it. */
 static void echo(struct connection **connection, void *context)
 {
-    (void)context;
     struct error error;
     uint32_t size;
     while (connection_read(*connection, &size, sizeof size, soon(), &error) && size > 0) {
@@ -169,7 +168,6 @@ static void hold(struct connection **connection, void *context)
 {
     uint8_t byte;
     struct error error;
-    (void)context;
     connection_read(*connection, &byte, 1, clock_monotonic_s() + 60, &error);
 }
 
@@ -360,7 +358,6 @@ TEST(what_is_taken_is_a_sign_of_life)
 /* Until the writer has given up. */
 static void read_nothing(struct connection **connection, void *context)
 {
-    (void)connection;
     while (!atomic_load((atomic_bool *)context)) {
         usleep(1000);
     }
@@ -392,7 +389,6 @@ static void stream(struct connection **connection, void *context)
     static uint8_t bytes[1 << 20];
     struct iovec part = {bytes, sizeof bytes};
     struct error error;
-    (void)context;
     while (write_now(*connection, &part, 1, soon(), &error)) {
     }
 }
@@ -647,7 +643,6 @@ TEST(handshake_without_end)
 /* The peer is cut off in the middle of the announced data. */
 static void cut_after_a_byte(struct connection **connection, void *context)
 {
-    (void)context;
     struct error error;
     struct iovec part = {(char[]){"x"}, 1};
     write_now(*connection, &part, 1, soon(), &error);

@@ -683,7 +683,6 @@ TEST_WITH(the_rate_limit, begin_tls, end)
 
 static bool any(const struct listener_session *session, const void *context)
 {
-    (void)session, (void)context;
     return true;
 }
 

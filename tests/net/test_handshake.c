@@ -306,7 +306,6 @@ TEST(versions_in_common)
 
 static uint16_t say_duplicate(void *context, const struct peer *peer, struct error *message)
 {
-    (void)context;
     error_set(message, "worker %d is there already", peer->member.index);
     return REFUSAL_DUPLICATE;
 }
@@ -320,7 +319,6 @@ TEST(role_has_the_last_word)
 /* Keeps the version that it received, since what a peer may do can depend on it. */
 static uint16_t keep_version(void *context, const struct peer *peer, struct error *message)
 {
-    (void)message;
     *(int *)context = peer->version;
     return 0;
 }
@@ -636,7 +634,6 @@ static void send_late(struct connection **connection, void *context)
     struct error error;
     range_put(range, 0, (struct range){0, LATE_BYTES / sizeof(float)});
     const size_t size = message_size(PROTOCOL_VERSION_MIN, MESSAGE_values, &values);
-    (void)context;
     frame_encode(&(struct frame){.version = PROTOCOL_VERSION_MIN,
                                  .type = MESSAGE_values,
                                  .flags = FRAME_LAST,

@@ -588,7 +588,6 @@ TEST(open_means_open)
 
 static bool always(void *context)
 {
-    (void)context;
     return true;
 }
 

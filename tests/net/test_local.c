@@ -1,12 +1,7 @@
 /* Connections through shared memory: what arrives, who is woken, and what a peer that writes anything can do. */
 #include "net/local.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -120,7 +115,7 @@ static void *receive_stream(void *context)
 }
 
 /* All bytes arrive in order, in each direction, through rings that are smaller than most writes. */
-static void bytes_arrive_in_order(void **state)
+TEST(bytes_arrive_in_order)
 {
     struct connection *both[2];
     pthread_t thread;
@@ -153,7 +148,7 @@ static bool has_come(struct connection *connection)
 }
 
 /* Who polls the descriptor after a look that found nothing is woken by what comes, and by the end. */
-static void the_descriptor_shows_what_comes(void **state)
+TEST(the_descriptor_shows_what_comes)
 {
     struct connection *both[2];
     struct error error;
@@ -194,7 +189,7 @@ static void the_descriptor_shows_what_comes(void **state)
 }
 
 /* A message of many parts wakes its reader once, at its end; one that is larger than a ring, before. */
-static void a_message_wakes_once(void **state)
+TEST(a_message_wakes_once)
 {
     enum { PARTS = 100, PART = 300 };
     struct connection *both[2];
@@ -226,7 +221,7 @@ static void a_message_wakes_once(void **state)
 }
 
 /* A peer that takes nothing is waited for until the deadline; the bytes that it has not taken are known. */
-static void a_full_ring_is_waited_for(void **state)
+TEST(a_full_ring_is_waited_for)
 {
     struct connection *both[2];
     struct error error;
@@ -288,7 +283,7 @@ static int make_memory(size_t bytes, int seals)
 
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, RIGHT = HEADS + 2 * LOCAL_RING_LEAST };
 
-static void memory_is_checked(void **state)
+TEST(memory_is_checked)
 {
     static const struct {
         bool right_secret, none;
@@ -342,7 +337,7 @@ static int open_files(void)
 }
 
 /* What a process has too little of says so on the side that lacks it, and nothing stays open. */
-static void shortages_leave_nothing_behind(void **state)
+TEST(shortages_leave_nothing_behind)
 {
     struct rlimit files, sizes;
     const int before = open_files(), after_last = dup(0);
@@ -387,7 +382,7 @@ static void shortages_leave_nothing_behind(void **state)
     signal(SIGXFSZ, SIG_DFL);
 }
 
-static void nobody_came(void **state)
+TEST(nobody_came)
 {
     struct local_offer offer;
     struct side side;
@@ -401,7 +396,7 @@ static void nobody_came(void **state)
 }
 
 /* A name leads to a socket of ours or nowhere. */
-static void names_are_checked(void **state)
+TEST(names_are_checked)
 {
     static const char *const names[] = {"", "0", "0000000000000000000000000000000", "../../../../run/systemd/private.",
                                         "0000000000000000000000000000000G"};
@@ -420,7 +415,7 @@ static void names_are_checked(void **state)
 }
 
 /* A process of another user neither takes an offer nor has one taken. */
-static void other_users_are_refused(void **state)
+TEST(other_users_are_refused)
 {
     enum { NOBODY = 65534 };
     struct local_offer offer;
@@ -448,7 +443,7 @@ static void other_users_are_refused(void **state)
 }
 
 /* A position that makes no sense ends the connection; what is in the memory is never more than bytes. */
-static void positions_are_checked(void **state)
+TEST(positions_are_checked)
 {
     struct local_offer offer;
     struct side side;
@@ -497,7 +492,7 @@ static void *scribble(void *context)
 }
 
 /* The peer writes into the memory, the positions included, while it is used. */
-static void anything_may_be_written(void **state)
+TEST(anything_may_be_written)
 {
     enum { CALLS = 200 * 1000 };
     struct scribbler scribbler = {.random = test_random_begin("anything_may_be_written")};
@@ -536,7 +531,7 @@ static void anything_may_be_written(void **state)
 }
 
 /* A peer that sent something before it moved does not mean what it says. */
-static void what_is_left_refuses_a_move(void **state)
+TEST(what_is_left_refuses_a_move)
 {
     struct connection *connection;
     struct side sides[2];
@@ -555,7 +550,7 @@ static void what_is_left_refuses_a_move(void **state)
     close(ends[1]);
 }
 
-static void machines(void **state)
+TEST(machines)
 {
     int ends[2];
     (void)state;
@@ -568,20 +563,5 @@ static void machines(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bytes_arrive_in_order),
-        cmocka_unit_test(the_descriptor_shows_what_comes),
-        cmocka_unit_test(a_message_wakes_once),
-        cmocka_unit_test(a_full_ring_is_waited_for),
-        cmocka_unit_test(memory_is_checked),
-        cmocka_unit_test(shortages_leave_nothing_behind),
-        cmocka_unit_test(nobody_came),
-        cmocka_unit_test(names_are_checked),
-        cmocka_unit_test(other_users_are_refused),
-        cmocka_unit_test(positions_are_checked),
-        cmocka_unit_test(anything_may_be_written),
-        cmocka_unit_test(what_is_left_refuses_a_move),
-        cmocka_unit_test(machines),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -29,7 +29,7 @@ static void digest_of(const char *text, uint8_t digest[MINISIGN_DIGEST])
     crypto_generichash(digest, MINISIGN_DIGEST, (const uint8_t *)text, strlen(text), NULL, 0);
 }
 
-static void minisigns_own_verify(void **state)
+TEST(minisigns_own_verify)
 {
     struct error error = {""};
     struct minisign_key key, same;
@@ -50,7 +50,7 @@ static void minisigns_own_verify(void **state)
     assert_non_null(strstr(error.text, "legacy format"));
 }
 
-static void ours_verify(void **state)
+TEST(ours_verify)
 {
     struct error error = {""};
     struct minisign_key key;
@@ -70,7 +70,7 @@ static void ours_verify(void **state)
 }
 
 /* Each thing that a signature covers, altered by itself. */
-static void what_was_altered_is_refused(void **state)
+TEST(what_was_altered_is_refused)
 {
     struct error error = {""};
     struct minisign_key key;
@@ -98,7 +98,7 @@ static void what_was_altered_is_refused(void **state)
 }
 
 /* Whoever signed it, a comment goes to terminals. */
-static void a_comment_that_is_not_printable_is_refused(void **state)
+TEST(a_comment_that_is_not_printable_is_refused)
 {
     static const char *const comments[] = {"trainer\x1b[2J", "trainer\t0.1.0", "trainer \xc3\xa9", "trainer\x7f"};
     struct error error = {""};
@@ -113,7 +113,7 @@ static void a_comment_that_is_not_printable_is_refused(void **state)
 }
 
 /* Cut anywhere, or with any character replaced: it never verifies. */
-static void torn_texts_are_refused(void **state)
+TEST(torn_texts_are_refused)
 {
     struct error error;
     struct minisign signature, whole;
@@ -151,7 +151,7 @@ static const char *changed(const char *text, const char *from, const char *to)
 }
 
 /* The ends of lines may be of another system, and the last one may be missing. */
-static void lines_end_somehow(void **state)
+TEST(lines_end_somehow)
 {
     struct error error;
     struct minisign_key key, same;
@@ -175,7 +175,7 @@ static void lines_end_somehow(void **state)
 }
 
 /* What is valid but for one thing more, less, or else is refused. */
-static void no_word_too_many(void **state)
+TEST(no_word_too_many)
 {
     static const struct {
         const char *from, *to;
@@ -206,7 +206,7 @@ static void no_word_too_many(void **state)
 }
 
 /* A comment that nobody has signed may be long, but not for ever. */
-static void lines_have_bounds(void **state)
+TEST(lines_have_bounds)
 {
     enum { LONGEST = 1024 + 19 };
     struct error error;
@@ -224,7 +224,7 @@ static void lines_have_bounds(void **state)
     }
 }
 
-static void a_comment_is_one_printable_line(void **state)
+TEST(a_comment_is_one_printable_line)
 {
     static const uint8_t secret_key[OPERATOR_SECRET_KEY], digest[MINISIGN_DIGEST];
     struct error error = {""};
@@ -246,7 +246,7 @@ static void a_comment_is_one_printable_line(void **state)
     assert_string_equal(signature.comment, longest);
 }
 
-static void a_file_is_read_in_pieces(void **state)
+TEST(a_file_is_read_in_pieces)
 {
     enum { SIZE = 200 * 1000 };
     static uint8_t bytes[SIZE];
@@ -276,17 +276,5 @@ static void a_file_is_read_in_pieces(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(minisigns_own_verify),
-        cmocka_unit_test(ours_verify),
-        cmocka_unit_test(what_was_altered_is_refused),
-        cmocka_unit_test(a_comment_that_is_not_printable_is_refused),
-        cmocka_unit_test(torn_texts_are_refused),
-        cmocka_unit_test(a_comment_is_one_printable_line),
-        cmocka_unit_test(a_file_is_read_in_pieces),
-        cmocka_unit_test(lines_end_somehow),
-        cmocka_unit_test(no_word_too_many),
-        cmocka_unit_test(lines_have_bounds),
-    };
-    return sodium_init() < 0 ? 1 : cmocka_run_group_tests(tests, NULL, NULL);
+    return sodium_init() < 0 ? 1 : check_run(NULL, NULL);
 }

@@ -58,7 +58,7 @@ static int free_document(void **state)
     return 0;
 }
 
-static void tables_are_current(void **state)
+TEST(tables_are_current)
 {
     char *tables = expected_tables();
     char *save = NULL;
@@ -90,7 +90,7 @@ static size_t read_hex(const char *text, const char *end, uint8_t *bytes, size_t
     return digits / 2;
 }
 
-static void vectors_decode(void **state)
+TEST(vectors_decode)
 {
     static const char opening[] = "```vector ";
     int found = 0;
@@ -135,9 +135,5 @@ int main(int argc, char **argv)
         free(tables);
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_current),
-        cmocka_unit_test(vectors_decode),
-    };
-    return cmocka_run_group_tests(tests, read_document, free_document);
+    return check_run(read_document, free_document);
 }

@@ -27,7 +27,7 @@ static struct revocation_peer peer_of(enum member_role role, int index, uint64_t
 
 static const struct member nobody = {MEMBER_NONE, MEMBER_ANY_INDEX};
 
-static void whom_it_names(void **state)
+TEST(whom_it_names)
 {
     struct revocations *revocations = revocations_create();
     struct revocation_list list = list_of(1, (struct member){MEMBER_WORKER, 1}, 1000, 0);
@@ -60,7 +60,7 @@ static void whom_it_names(void **state)
     revocations_release(revocations);
 }
 
-static void an_older_one_is_not_put(void **state)
+TEST(an_older_one_is_not_put)
 {
     struct revocations *revocations = revocations_create();
     const struct revocation_list newer = list_of(5, nobody, 0, 1), older = list_of(4, nobody, 0, 2);
@@ -74,7 +74,7 @@ static void an_older_one_is_not_put(void **state)
 }
 
 /* Both ends of a socket see it at once; a connection that has ended is forgotten; watches outlive the credentials. */
-static void open_connections_are_cut(void **state)
+TEST(open_connections_are_cut)
 {
     struct revocations *revocations = revocations_create();
     struct revocation_watch watches[3] = {0};
@@ -102,7 +102,7 @@ static void open_connections_are_cut(void **state)
     }
 }
 
-static void signatures_count(void **state)
+TEST(signatures_count)
 {
     static uint8_t bytes[REVOCATION_MAX_BYTES];
     struct revocation_list list = list_of(3, nobody, 0, 9), read;
@@ -141,7 +141,7 @@ static void signatures_count(void **state)
 }
 
 /* An entry is a key or a member, whole, and nothing else. */
-static void what_is_no_list(void **state)
+TEST(what_is_no_list)
 {
     static uint8_t bytes[REVOCATION_MAX_BYTES];
     const uint8_t secret[OPERATOR_SECRET_KEY] = {1};
@@ -167,12 +167,5 @@ static void what_is_no_list(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whom_it_names),
-        cmocka_unit_test(an_older_one_is_not_put),
-        cmocka_unit_test(open_connections_are_cut),
-        cmocka_unit_test(signatures_count),
-        cmocka_unit_test(what_is_no_list),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -33,7 +33,7 @@ static int begin(void **state)
     struct world *world = calloc(1, sizeof *world);
     struct error error;
     assert_non_null(world);
-    assert_true(board_create(&world->board, "local", 0, "/runs/digits", &error));
+    board_create(&world->board, "local", 0, "/runs/digits");
     world->run = (struct api_run){.board = &world->board};
     world->api = (struct api){.runs = &world->run, .run_count = 1};
     const struct http_options options = {
@@ -190,7 +190,7 @@ TEST_WITH(test_extras_are_listed_and_made_when_asked, begin, end)
 {
     struct world *world = *state;
     bool has = true;
-    world->run.extras = (struct api_extras){.weights = weights, .context = &has};
+    world->run.extras = (struct api_extras){.make[EXTRA_WEIGHTS] = weights, .context = &has};
     cJSON *tree = ask(world, "/api/status");
     assert_int_equal(cJSON_GetArraySize(at(tree, "run", "extras")), 1);
     cJSON_Delete(tree);

@@ -34,9 +34,9 @@ static double seconds_of_gpus(int *count)
 
 static int begin(void **state)
 {
-    struct error error;
     gpus = 0;
-    return board_create(&board, "ps", 0, "/runs/digits", &error) ? 0 : -1;
+    board_create(&board, "ps", 0, "/runs/digits");
+    return 0;
 }
 
 static int end(void **state)

@@ -1,4 +1,5 @@
 /* A whole ps, over plain TCP, that is told to leave: by a signal or by a rollout, before and after its job is over. */
+#include "tests/check.h"
 #include "tests/ps/running.h"
 
 #include "base/process/restart.h"
@@ -24,19 +25,16 @@ static struct server *shown; /* the one that runs */
 
 static void take(void *context, struct server *server)
 {
-    (void)context;
     shown = server;
 }
 
 static void drop(void *context)
 {
-    (void)context;
     shown = NULL;
 }
 
 static void count(void *context)
 {
-    (void)context;
     atomic_fetch_add(&seen_alive, 1);
 }
 
@@ -49,7 +47,7 @@ static void end_job(int client, enum job_state state)
 }
 
 /* Whoever stops it then does not change how the job ended. */
-static void a_job_that_is_over_is_not_interrupted(void **state)
+TEST(a_job_that_is_over_is_not_interrupted)
 {
     for (int i = 0; i < 2; i++) {
         const bool failed = i == 0;
@@ -68,7 +66,7 @@ static void a_job_that_is_over_is_not_interrupted(void **state)
 }
 
 /* Into another version of the config, or for good; a signal has precedence. */
-static void a_rollout_ends_it(void **state)
+TEST(a_rollout_ends_it)
 {
     begin(nothing);
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
@@ -91,7 +89,7 @@ static void a_rollout_ends_it(void **state)
 }
 
 /* An operator who stops all members at once wants a last checkpoint, for which worker 0 needs the ps. */
-static void it_leaves_after_the_chief(void **state)
+TEST(it_leaves_after_the_chief)
 {
     begin((struct config_setting){"leave_secs", "30"});
     welcome(0, MEMBER_WORKER, 0, 1, NULL);
@@ -128,11 +126,6 @@ static void it_leaves_after_the_chief(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_job_that_is_over_is_not_interrupted),
-        cmocka_unit_test(a_rollout_ends_it),
-        cmocka_unit_test(it_leaves_after_the_chief),
-    };
     ps.observer = &observer;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

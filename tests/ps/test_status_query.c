@@ -1,4 +1,5 @@
 /* All members' state as the ps report it: whose reports count, and what is shown of members that report nothing. */
+#include "tests/check.h"
 #include "tests/ps/telling.h"
 
 #include "ps/status.h"
@@ -54,7 +55,7 @@ static void is(const struct board_member *member, const char *role, int task, co
 
 /* --- What is shown of a message --- */
 
-static void all_that_a_ps_says_is_shown(void **state)
+TEST(all_that_a_ps_says_is_shown)
 {
     struct board_member member;
     const struct message_status said = {.role = MEMBER_WORKER,
@@ -104,7 +105,7 @@ static void all_that_a_ps_says_is_shown(void **state)
     assert_int_equal(member.rounds.asked, 0);
 }
 
-static void what_nobody_knows_stays_unknown(void **state)
+TEST(what_nobody_knows_stays_unknown)
 {
     struct board_member member;
     struct message_status said = {.role = MEMBER_PS,
@@ -132,7 +133,7 @@ static void what_nobody_knows_stays_unknown(void **state)
     assert_false(member.is_missing);
 }
 
-static void rounds_are_shown_by_who_knows_of_them(void **state)
+TEST(rounds_are_shown_by_who_knows_of_them)
 {
     struct board_member member;
     struct message_rounds said = {.worker = 1,
@@ -169,9 +170,8 @@ static void rounds_are_shown_by_who_knows_of_them(void **state)
 
 /* --- Whose report counts --- */
 
-static void each_ps_speaks_for_itself_and_all_for_workers(void **state)
+TEST(each_ps_speaks_for_itself_and_all_for_workers)
 {
-    (void)state;
     begin();
     telling.says[0].statuses[0].global_step = 40;
     telling.says[1].statuses[0].global_step = 41;
@@ -215,9 +215,8 @@ static void each_ps_speaks_for_itself_and_all_for_workers(void **state)
     end();
 }
 
-static void who_waits_at_one_ps_stands_still(void **state)
+TEST(who_waits_at_one_ps_stands_still)
 {
-    (void)state;
     begin();
     telling_of(0, MEMBER_WORKER, 0, STATE_WAITING, 500);
     telling_of(0, MEMBER_WORKER, 1, STATE_TRAINING, 500);
@@ -231,9 +230,8 @@ static void who_waits_at_one_ps_stands_still(void **state)
     end();
 }
 
-static void ps_0_knows_versions_best(void **state)
+TEST(ps_0_knows_versions_best)
 {
-    (void)state;
     begin();
     struct message_status *first = telling_of(0, MEMBER_WORKER, 0, STATE_TRAINING, 500);
     struct message_status *second = telling_of(1, MEMBER_WORKER, 0, STATE_TRAINING, 20);
@@ -253,9 +251,8 @@ static void ps_0_knows_versions_best(void **state)
     end();
 }
 
-static void rounds_are_told_by_who_decides_on_them(void **state)
+TEST(rounds_are_told_by_who_decides_on_them)
 {
-    (void)state;
     begin();
     for (int i = 0; i < TELLING_PS; i++) {
         telling_of(i, MEMBER_WORKER, 0, STATE_TRAINING, i == 0 ? 500 : 20);
@@ -272,9 +269,8 @@ static void rounds_are_told_by_who_decides_on_them(void **state)
     end();
 }
 
-static void workers_that_joined_are_shown_behind_the_list(void **state)
+TEST(workers_that_joined_are_shown_behind_the_list)
 {
-    (void)state;
     begin();
     telling_of(0, MEMBER_WORKER, 5, STATE_TRAINING, 20);
     telling_of(1, MEMBER_WORKER, 3, STATE_TRAINING, 20);
@@ -290,9 +286,8 @@ static void workers_that_joined_are_shown_behind_the_list(void **state)
     end();
 }
 
-static void members_that_can_not_be_are_passed_over(void **state)
+TEST(members_that_can_not_be_are_passed_over)
 {
-    (void)state;
     begin();
     telling_of(0, MEMBER_PS, TELLING_PS, STATE_READY, 0);
     telling_of(0, MEMBER_PS, -1, STATE_READY, 0);
@@ -312,9 +307,8 @@ static void members_that_can_not_be_are_passed_over(void **state)
 
 /* --- Who asks, and how --- */
 
-static void an_operator_needs_no_config_of_the_job(void **state)
+TEST(an_operator_needs_no_config_of_the_job)
 {
-    (void)state;
     begin();
     ask();
     const struct peer *who = &telling.members[1].peer;
@@ -328,9 +322,8 @@ static void an_operator_needs_no_config_of_the_job(void **state)
     end();
 }
 
-static void a_worker_asks_as_a_guest(void **state)
+TEST(a_worker_asks_as_a_guest)
 {
-    (void)state;
     begin_as(MEMBER_WORKER, "worker", "1");
     telling_of(1, MEMBER_WORKER, 1, STATE_TRAINING, 20);
     ask();
@@ -344,9 +337,8 @@ static void a_worker_asks_as_a_guest(void **state)
 }
 
 /* A ps knows the workers, and itself. */
-static void a_ps_asks_the_others_about_themselves(void **state)
+TEST(a_ps_asks_the_others_about_themselves)
 {
-    (void)state;
     begin_as(MEMBER_PS, "ps", "1");
     telling_of(0, MEMBER_WORKER, 0, STATE_TRAINING, 20);
     telling_rounds(0, 0, 1);
@@ -361,9 +353,8 @@ static void a_ps_asks_the_others_about_themselves(void **state)
 
 /* --- Members that don't answer --- */
 
-static void one_that_does_not_answer_is_absent_and_says_why(void **state)
+TEST(one_that_does_not_answer_is_absent_and_says_why)
 {
-    (void)state;
     begin();
     ask();
     is(&members[1], "ps", 1, "ready");
@@ -402,9 +393,8 @@ static void one_that_does_not_answer_is_absent_and_says_why(void **state)
     end();
 }
 
-static void a_refusal_is_not_for_good_to_a_member(void **state)
+TEST(a_refusal_is_not_for_good_to_a_member)
 {
-    (void)state;
     begin_as(MEMBER_WORKER, "worker", "0");
     atomic_store(&telling.members[1].refusal, REFUSAL_BUSY);
     ask();
@@ -416,9 +406,8 @@ static void a_refusal_is_not_for_good_to_a_member(void **state)
     end();
 }
 
-static void silence_is_waited_for_as_long_as_asked(void **state)
+TEST(silence_is_waited_for_as_long_as_asked)
 {
-    (void)state;
     begin();
     telling.says[0].is_silent = telling.says[1].is_silent = true;
     const double began_s = clock_monotonic_s();
@@ -436,9 +425,8 @@ static void interrupt(void)
     status_query_interrupt(query);
 }
 
-static void an_interrupted_one_waits_no_more(void **state)
+TEST(an_interrupted_one_waits_no_more)
 {
-    (void)state;
     begin();
     telling.says[0].is_silent = telling.says[1].is_silent = true;
     telling.says[0].when_asked = interrupt;
@@ -450,7 +438,7 @@ static void an_interrupted_one_waits_no_more(void **state)
     end();
 }
 
-static void an_address_that_is_none_is_named(void **state)
+TEST(an_address_that_is_none_is_named)
 {
     struct error error;
     (void)state;
@@ -466,24 +454,5 @@ static void an_address_that_is_none_is_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_that_a_ps_says_is_shown),
-        cmocka_unit_test(what_nobody_knows_stays_unknown),
-        cmocka_unit_test(rounds_are_shown_by_who_knows_of_them),
-        cmocka_unit_test(each_ps_speaks_for_itself_and_all_for_workers),
-        cmocka_unit_test(who_waits_at_one_ps_stands_still),
-        cmocka_unit_test(ps_0_knows_versions_best),
-        cmocka_unit_test(rounds_are_told_by_who_decides_on_them),
-        cmocka_unit_test(workers_that_joined_are_shown_behind_the_list),
-        cmocka_unit_test(members_that_can_not_be_are_passed_over),
-        cmocka_unit_test(an_operator_needs_no_config_of_the_job),
-        cmocka_unit_test(a_worker_asks_as_a_guest),
-        cmocka_unit_test(a_ps_asks_the_others_about_themselves),
-        cmocka_unit_test(one_that_does_not_answer_is_absent_and_says_why),
-        cmocka_unit_test(a_refusal_is_not_for_good_to_a_member),
-        cmocka_unit_test(silence_is_waited_for_as_long_as_asked),
-        cmocka_unit_test(an_interrupted_one_waits_no_more),
-        cmocka_unit_test(an_address_that_is_none_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -16,7 +16,6 @@ static const uint8_t *batch_images[64]; /* ...and where they were, if they were 
 static bool adding_forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                            float *logits, struct error *error)
 {
-    (void)engine, (void)averaged, (void)error;
     if (batch_count < 64) {
         batch_images[batch_count] = examples->images;
         batches[batch_count++] = count;

@@ -1,9 +1,5 @@
 /* Checkpoints that replace one another while requests are in progress. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,9 +40,8 @@ static void refresh(struct served *served)
 }
 
 /* A request releases a replaced version: its memory is freed at the next look at the folder, not by the request. */
-static void test_no_request_frees_a_model(void **unused)
+TEST(test_no_request_frees_a_model)
 {
-    (void)unused;
     struct config config;
     struct served served = {.workers = 2};
     struct budget budget = {.most = 1 << 20};
@@ -80,11 +75,10 @@ static void test_no_request_frees_a_model(void **unused)
 }
 
 /* A model whose answers differ from those where it was trained is never put into service. */
-static void test_a_model_is_checked_on_the_rows_kept_with_it(void **unused)
+TEST(test_a_model_is_checked_on_the_rows_kept_with_it)
 {
     static const char *const refused[] = {"[0.001,[[0,1,2,3],[],[0,0]],[[0,0,0,255],[],[0,0.5]]]",
                                           "[0.001,[[0,1,2],[],[0,0]]]"};
-    (void)unused;
     struct config config;
     struct served served = {.workers = 1};
     struct budget budget = {.most = 1 << 20};
@@ -123,9 +117,8 @@ static void write_text(const char *text)
 }
 
 /* A folder whose checkpoints can't be used is tried once for each change of its checkpoints, in place too. */
-static void test_a_failure_is_not_repeated_until_something_changes(void **unused)
+TEST(test_a_failure_is_not_repeated_until_something_changes)
 {
-    (void)unused;
     struct config config;
     struct served served = {.workers = 1};
     struct budget budget = {.most = 1 << 20};
@@ -155,7 +148,6 @@ static void test_a_failure_is_not_repeated_until_something_changes(void **unused
 
 static int set_up(void **unused)
 {
-    (void)unused;
     if (!mkdtemp(folder)) {
         return -1;
     }
@@ -165,17 +157,11 @@ static int set_up(void **unused)
 
 static int tear_down(void **unused)
 {
-    (void)unused;
     unlink(path);
     return rmdir(folder);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_request_frees_a_model),
-        cmocka_unit_test(test_a_model_is_checked_on_the_rows_kept_with_it),
-        cmocka_unit_test(test_a_failure_is_not_repeated_until_something_changes),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return check_run(set_up, tear_down);
 }

@@ -512,14 +512,11 @@ WRAP(int, unlink, const char *path)
 /* Permissions are not simulated. */
 WRAP(int, chmod, const char *path, mode_t mode)
 {
-    (void)mode;
     return lookup(path) ? 0 : wrong(ENOENT);
 }
 
 WRAP(int, fchmod, int fd, mode_t mode)
 {
-    (void)fd;
-    (void)mode;
     return 0;
 }
 
@@ -536,7 +533,6 @@ WRAP(int, rmdir, const char *path)
 
 WRAP(int, mkdir, const char *path, mode_t mode)
 {
-    (void)mode;
     if (lookup(path)) {
         return wrong(EEXIST);
     }
@@ -570,7 +566,6 @@ WRAP(int, fstat, int fd, struct stat *status)
 
 WRAP(int, access, const char *path, int mode)
 {
-    (void)mode;
     return lookup(path) ? 0 : wrong(ENOENT);
 }
 
@@ -655,8 +650,6 @@ WRAP(int, dirfd, DIR *directory)
 WRAP(int, fstatat, int fd, const char *name, struct stat *status, int flags)
 {
     char path[2 * MOST_TEXT];
-    (void)fd;
-    (void)flags;
     snprintf(path, sizeof path, "%s/%s", opened->folder, name);
     return tell(lookup(path), status);
 }
@@ -664,8 +657,6 @@ WRAP(int, fstatat, int fd, const char *name, struct stat *status, int flags)
 WRAP(int, unlinkat, int fd, const char *name, int flags)
 {
     char path[2 * MOST_TEXT];
-    (void)fd;
-    (void)flags;
     snprintf(path, sizeof path, "%s/%s", opened->folder, name);
     return __wrap_unlink(path);
 }

@@ -48,7 +48,6 @@ static bool engine_step(struct engine *base, const struct batch *batch, const st
     struct odd_engine *engine = (struct odd_engine *)base;
     const struct variable *weights = &engine->model->variables[0], *biases = &engine->model->variables[1];
     float counts[16 * 16] = {0}, mixed[16];
-    (void)error;
     thread_block(engine, world.now_s + engine->slowness_s * (0.2 + chance_real()));
     *result = (struct train_result){.steps = 1, .finite = true, .images = batch->count};
     if (setup.diverged) {
@@ -82,9 +81,6 @@ static bool engine_forward(struct engine *base, bool averaged, const struct exam
     const struct odd_engine *engine = (struct odd_engine *)base;
     const size_t classes = (size_t)engine->model->variables[1].cols;
     float local_steps = 0; /* the steps that the model has seen, on which the right answer depends */
-    (void)averaged;
-    (void)examples;
-    (void)error;
     for (int col = 0; col < engine->model->variables[0].cols; col++) {
         local_steps += engine->parameters[engine->model->variables[0].offset + (size_t)col];
     }
@@ -99,7 +95,6 @@ static bool engine_forward(struct engine *base, bool averaged, const struct exam
 static bool engine_write(struct engine *base, enum store_vector vector, size_t first, size_t count, const float *values,
                          struct error *error)
 {
-    (void)error;
     if (vector == STORE_PARAMETERS) {
         memcpy(((struct odd_engine *)base)->parameters + first, values, count * sizeof *values);
     }
@@ -109,8 +104,6 @@ static bool engine_write(struct engine *base, enum store_vector vector, size_t f
 static bool engine_read(struct engine *base, enum store_vector vector, size_t first, size_t count, float *values,
                         struct error *error)
 {
-    (void)error;
-    (void)vector;
     memcpy(values, ((struct odd_engine *)base)->parameters + first, count * sizeof *values);
     return true;
 }
@@ -122,7 +115,6 @@ static float *engine_parameters(struct engine *base)
 
 static void engine_describe(const struct engine *base, char *text, size_t size)
 {
-    (void)base;
     snprintf(text, size, "simulated");
 }
 
@@ -145,19 +137,15 @@ static const struct engine_table table = {
 
 void engine_begin(struct engine_startup *startup, const struct engine_options *options)
 {
-    (void)startup;
-    (void)options;
 }
 
 void engine_startup_end(struct engine_startup *startup)
 {
-    (void)startup;
 }
 
 bool engine_choose(struct engine **out, const struct engine_options *options, struct engine_startup *startup,
                    struct error *error)
 {
-    (void)startup;
     struct odd_engine *engine = calloc(1, sizeof *engine);
     float *parameters = calloc(options->model->float_count, sizeof(float));
     if (!engine || !parameters) {

@@ -24,7 +24,6 @@ static void fill_disk(void *context, uint64_t full)
 
 static void set_latency(void *context, uint64_t microseconds)
 {
-    (void)context;
     network_latency_s = (double)microseconds * 1e-6;
 }
 
@@ -36,7 +35,6 @@ static double until_calm(double most_s)
 
 void faults_kill_all(void *context, uint64_t count)
 {
-    (void)context;
     for (int i = 0; i < world.machine_count && i < (int)count; i++) {
         machine_kill(&world.machines[i]);
     }
@@ -44,7 +42,6 @@ void faults_kill_all(void *context, uint64_t count)
 
 void faults_kill_one(void *context, uint64_t number)
 {
-    (void)context;
     if (!service.over && !service.leaving && world.machines[number].runs) {
         faults.count++;
         world.here = &world.machines[number];
@@ -94,7 +91,6 @@ static void expect_sound_ones(void)
 static void lose_power(void *context, uint64_t argument)
 {
     struct machine *machine = context;
-    (void)argument;
     if (service.over || service.leaving) {
         return;
     }
@@ -111,7 +107,6 @@ static void lose_power(void *context, uint64_t argument)
 
 static void repair(void *context, uint64_t argument)
 {
-    (void)argument;
     say("a disk is repaired");
     disk_heal(context);
     setup.rotten = false;
@@ -163,8 +158,6 @@ void faults_rot_history(void *context, uint64_t argument)
 {
     static bool (*const which[])(const char *path) = {is_number_in_force, is_version, is_of_rollout, is_of_rollout};
     struct machine *machine = &world.machines[chance((uint64_t)setup.ps + (uint64_t)setup.workers)];
-    (void)context;
-    (void)argument;
     const uint64_t kind = chance(sizeof which / sizeof *which);
     const bool of_program = programs_roll() && machine->number > 0 && chance(3) == 0;
     if (!service.leaving && world.now_s < faults.calm_s &&
@@ -334,8 +327,6 @@ void faults_inject(void *context, uint64_t argument)
 {
     struct machine *one = &world.machines[chance((uint64_t)world.machine_count)];
     struct machine *other = chance(3) == 0 ? NULL : &world.machines[chance((uint64_t)world.machine_count)];
-    (void)context;
-    (void)argument;
     if (service.over || service.leaving || world.now_s >= faults.calm_s) {
         return;
     }

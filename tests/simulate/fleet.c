@@ -115,7 +115,6 @@ static struct content *content_of(uint64_t version)
 
 static bool is_for_all(const struct config_key *key, const void *context)
 {
-    (void)context;
     return strcmp(key->name, "job_name") != 0 && strcmp(key->name, "task_index") != 0;
 }
 
@@ -470,7 +469,6 @@ static int run_operator(struct machine *machine)
     struct error error;
     char file[] = "/etc/new.json", word[] = "abort";
     char *operands[] = {fleet.aborts ? word : file};
-    (void)machine;
     if (!config_load(&config, CONFIG, NULL, 0, &error)) {
         say("error: %s", error.text);
         return 2;
@@ -501,7 +499,6 @@ static int run_colleague(struct machine *machine)
     struct error error;
     char resume[] = "resume", abort[] = "abort";
     char *operands[] = {chance(3) == 0 ? abort : resume};
-    (void)machine;
     if (!config_load(&config, CONFIG, NULL, 0, &error)) {
         return 2;
     }

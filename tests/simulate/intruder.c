@@ -150,7 +150,6 @@ int intruder_run(struct machine *machine)
     struct config config;
     struct error error = {""};
     struct rollout_client link;
-    (void)machine;
     if (!config_load(&config, means.config_path, NULL, 0, &error)) {
         return 2;
     }

@@ -378,27 +378,17 @@ static int wrong(int reason)
 
 WRAP(int, socket, int domain, int type, int protocol)
 {
-    (void)type;
-    (void)protocol;
     int reason = domain == AF_INET ? falls_short(SHORT_SOCKET) : EAFNOSUPPORT;
     return reason != 0 ? wrong(reason) : file_new(FILE_SOCKET)->fd;
 }
 
 WRAP(int, setsockopt, int fd, int level, int name, const void *value, socklen_t size)
 {
-    (void)fd;
-    (void)level;
-    (void)name;
-    (void)value;
-    (void)size;
     return 0;
 }
 
 WRAP(int, getsockopt, int fd, int level, int name, void *value, socklen_t *size)
 {
-    (void)level;
-    (void)name;
-    (void)size;
     const struct link *link = file_of(fd)->socket.link;
     *(int *)value = link->broken[0] ? link->error : link->connected ? 0 : ETIMEDOUT;
     return 0;
@@ -406,7 +396,6 @@ WRAP(int, getsockopt, int fd, int level, int name, void *value, socklen_t *size)
 
 WRAP(int, bind, int fd, const struct sockaddr *address, socklen_t size)
 {
-    (void)size;
     struct file *file = file_of(fd);
     file->kind = FILE_LISTENER;
     memset(&file->listener, 0, sizeof file->listener);
@@ -424,8 +413,6 @@ WRAP(int, getsockname, int fd, struct sockaddr *address, socklen_t *size)
 
 WRAP(int, listen, int fd, int backlog)
 {
-    (void)fd;
-    (void)backlog;
     return 0;
 }
 
@@ -435,7 +422,6 @@ WRAP(int, getaddrinfo, const char *name, const char *service, const struct addri
         struct addrinfo info;
         struct sockaddr_in address;
     } *both = calloc(1, sizeof *both);
-    (void)name;
     if (!both) {
         return EAI_MEMORY;
     }
@@ -460,7 +446,6 @@ WRAP(void, freeaddrinfo, struct addrinfo *found)
 
 WRAP(int, connect, int fd, const struct sockaddr *address, socklen_t size)
 {
-    (void)size;
     struct file *file = file_of(fd);
     uint16_t port = ntohs(((const struct sockaddr_in *)(const void *)address)->sin_port);
     struct machine *other = NULL;
@@ -490,7 +475,6 @@ WRAP(int, connect, int fd, const struct sockaddr *address, socklen_t size)
 
 WRAP(int, accept4, int fd, struct sockaddr *address, socklen_t *size, int flags)
 {
-    (void)flags;
     struct file *file = file_of(fd);
     int reason = file->listener.count == 0 ? EAGAIN : falls_short(SHORT_ACCEPT);
     if (reason != 0) {
@@ -543,13 +527,11 @@ static ssize_t receive(int fd, const struct iovec *parts, size_t count)
 
 WRAP(ssize_t, recvmsg, int fd, struct msghdr *message, int flags)
 {
-    (void)flags;
     return receive(fd, message->msg_iov, message->msg_iovlen);
 }
 
 WRAP(ssize_t, recv, int fd, void *bytes, size_t size, int flags)
 {
-    (void)flags;
     return receive(fd, &(struct iovec){bytes, size}, 1);
 }
 
@@ -610,13 +592,11 @@ static ssize_t send_all(int fd, const struct iovec *parts, size_t count)
 
 WRAP(ssize_t, sendmsg, int fd, const struct msghdr *message, int flags)
 {
-    (void)flags;
     return send_all(fd, message->msg_iov, message->msg_iovlen);
 }
 
 WRAP(ssize_t, send, int fd, const void *bytes, size_t size, int flags)
 {
-    (void)flags;
     return send_all(fd, &(struct iovec){(void *)(uintptr_t)bytes, size}, 1);
 }
 
@@ -686,7 +666,6 @@ static short look_at_set(const struct file *set)
 
 WRAP(int, epoll_create1, int flags)
 {
-    (void)flags;
     return file_new(FILE_SET)->fd;
 }
 
@@ -753,7 +732,6 @@ WRAP(int, poll, struct pollfd *polled, nfds_t count, int timeout_ms)
 
 WRAP(int, eventfd, unsigned start, int flags)
 {
-    (void)flags;
     struct file *file = file_new(FILE_EVENT);
     file->event = start;
     return file->fd;

@@ -26,7 +26,6 @@ enum { CHILD = 7777, PLENTY = 1 << 30 };
 
 void restart_remember(char *const *argv)
 {
-    (void)argv;
 }
 
 void restart_identity(char id[RESTART_ID])
@@ -108,7 +107,6 @@ WRAP(bool, memory_for_this_process, uint64_t *bytes)
 
 WRAP(int, statvfs, const char *path, struct statvfs *status)
 {
-    (void)path;
     *status = (struct statvfs){.f_frsize = 4096, .f_bavail = disk_is_full(world.here->disk) ? 0 : PLENTY / 4096};
     return 0;
 }
@@ -123,10 +121,6 @@ static struct {
 WRAP(int, posix_spawn, pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
      const posix_spawnattr_t *attributes, char *const *arguments, char *const *environment)
 {
-    (void)path;
-    (void)actions;
-    (void)attributes;
-    (void)environment;
     children[world.here->number].until_s = world.now_s + 0.1 + 3 * chance_real();
     children[world.here->number].bad = fleet_trial_fails(strchr(arguments[1], '=') + 1);
     *pid = CHILD;

@@ -486,7 +486,6 @@ WRAP(int, pthread_join, pthread_t thread, void **result)
 
 WRAP(int, pthread_mutex_init, pthread_mutex_t *mutex, const pthread_mutexattr_t *attributes)
 {
-    (void)attributes;
     memset(mutex, 0, sizeof *mutex); /* NOLINT: it is ours now */
     return 0;
 }
@@ -529,14 +528,12 @@ WRAP(int, pthread_mutex_unlock, pthread_mutex_t *mutex)
 
 WRAP(int, pthread_cond_init, pthread_cond_t *condition, const pthread_condattr_t *attributes)
 {
-    (void)attributes;
     memset(condition, 0, sizeof *condition); /* NOLINT */
     return 0;
 }
 
 WRAP(int, pthread_cond_destroy, pthread_cond_t *condition)
 {
-    (void)condition;
     return 0;
 }
 
@@ -593,7 +590,6 @@ WRAP(int, clock_gettime, clockid_t clock, struct timespec *now)
 
 WRAP(int, nanosleep, const struct timespec *time, struct timespec *left)
 {
-    (void)left;
     sleep_for((double)time->tv_sec + (double)time->tv_nsec * 1e-9);
     return 0;
 }
@@ -617,7 +613,6 @@ int signals_pending(void)
 
 const char *signals_name(int number)
 {
-    (void)number;
     return "SIGTERM";
 }
 

@@ -8,8 +8,8 @@ gradients that both sides compute from integers (see gradient() here and in the 
 first gradient at step 40 and no other, like a pixel that hardly any image has.
 """
 import os
-import subprocess
 import sys
+import textwrap
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
@@ -135,6 +135,12 @@ def c_vector(values):
     return "{" + ", ".join("%.9g" % v for v in values) + "}"
 
 
+def entry(text):
+    """In as few lines as it takes: nobody reads them."""
+    return textwrap.wrap(text, 120, initial_indent=" " * 4, subsequent_indent=" " * 5, break_long_words=False,
+                         break_on_hyphens=False)
+
+
 def main():
     out = []
     out.append("/* Made by tests/vectors/make_vectors.py with TensorFlow %s; not to be edited. */" % tf.__version__)
@@ -151,24 +157,19 @@ def main():
                "        double values[4][VECTOR_FLOATS]; /* parameters, two slots, averages; weights, then biases */\n"
                "    } shown[VECTOR_SHOWN];\n"
                "};\n")
-    out.append("static const struct optimizer_vector optimizer_vectors[] = {")
+    out.append("/* clang-format off */\nstatic const struct optimizer_vector optimizer_vectors[] = {")
     for name, kind, own in CASES:
         settings = dict(DEFAULTS, **own)
         shown, names = run(kind, settings)
-        out.append("    {.name = \"%s\"," % name)
-        out.append("     .config = {.optimizer = OPTIMIZER_%s," % kind)
-        out.append("                " + ", ".join(".%s = %s" % (k, c_value(v)) for k, v in settings.items()) + "},")
-        out.append("     .names = {" + ", ".join('"%s"' % n if n else "NULL" for n in names) + "},")
-        out.append("     .shown = {")
-        for steps in SHOWN:
-            out.append("         {%d," % steps)
-            out.append("          {" + ",\n           ".join(c_vector(v) for v in shown[steps]) + "}},")
-        out.append("     }},")
+        config = [".optimizer = OPTIMIZER_%s" % kind]
+        config += [".%s = %s" % (key, c_value(value)) for key, value in settings.items() if value]
+        out += entry("{.name = \"%s\", .config = {%s}, .names = {%s}, .shown = {%s}}," % (
+            name, ", ".join(config), ", ".join('"%s"' % n if n else "NULL" for n in names),
+            ", ".join("{%d, {%s}}" % (steps, ", ".join(c_vector(v) for v in shown[steps])) for steps in SHOWN)))
     out.append("};\n\n#endif")
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "optimizer_vectors.h")
     with open(path, "w") as file:
         file.write("\n".join(out) + "\n")
-    subprocess.run(["clang-format", "-i", path], check=False)
     print("wrote", path, file=sys.stderr)
 
 

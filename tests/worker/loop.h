@@ -106,7 +106,6 @@ static inline bool loop_join(struct updater *updater, struct updater_start *star
 
 static inline void loop_look_for_end(struct updater *updater)
 {
-    (void)updater;
     if (loop.training.global_step >= loop.training.plan.last_step) {
         training_stop(&loop.training, TRAINING_LAST_STEP);
     }
@@ -115,7 +114,6 @@ static inline void loop_look_for_end(struct updater *updater)
 /* Step s has a loss of s, and s correct examples. */
 static inline bool loop_step(struct updater *updater)
 {
-    (void)updater;
     if (loop.fails_at >= 0 && loop.training.global_step >= loop.fails_at) {
         loop.fails_at = LOOP_NEVER;
         loop.now_s += loop.failure_s;
@@ -134,13 +132,11 @@ static inline bool loop_step(struct updater *updater)
 
 static inline void loop_save(struct updater *updater, bool is_best)
 {
-    (void)updater;
     tell("save%s\n", is_best ? " the best" : "");
 }
 
 static inline bool loop_hold(struct updater *updater, struct held_model *held)
 {
-    (void)updater;
     tell("hold%s\n", loop.no_model ? ": not now" : "");
     *held = (struct held_model){loop.training.global_step, &loop.info};
     return !loop.no_model;
@@ -148,14 +144,12 @@ static inline bool loop_hold(struct updater *updater, struct held_model *held)
 
 static inline void loop_release(struct updater *updater, bool is_best)
 {
-    (void)updater;
     tell("release%s\n", is_best ? " the best" : "");
 }
 
 static inline bool loop_gather(struct updater *updater, int64_t global_step, enum metric metric,
                                struct evaluation *evaluation, struct validators *validators)
 {
-    (void)updater;
     assert_ptr_equal(evaluation, &loop.training.evaluation);
     assert_int_equal(validators->count, 0);
     tell("gather at %lld, %s\n", (long long)global_step, config_metric_name(metric));
@@ -166,19 +160,16 @@ static inline bool loop_gather(struct updater *updater, int64_t global_step, enu
 
 static inline void loop_summarise(struct updater *updater, int64_t steps, struct summary_cluster *cluster)
 {
-    (void)updater;
     *cluster = (struct summary_cluster){.staleness = (double)steps};
 }
 
 static inline void loop_settle(struct updater *updater)
 {
-    (void)updater;
     tell("settle\n");
 }
 
 static inline void loop_finish(struct updater *updater)
 {
-    (void)updater;
     tell("finish\n");
     if (loop.end_at_finish != TRAINING_GOES_ON) {
         loop.training.end = loop.end_at_finish;
@@ -188,13 +179,11 @@ static inline void loop_finish(struct updater *updater)
 
 static inline void loop_conclude(struct updater *updater, bool failed, double test_accuracy, const char *why)
 {
-    (void)updater;
     tell("conclude%s, %g: %s\n", failed ? " as failed" : "", fabs(test_accuracy), why);
 }
 
 static inline void loop_record(struct updater *updater, struct updater_record *record)
 {
-    (void)updater;
     *record = loop.record;
 }
 
@@ -462,7 +451,6 @@ void __wrap_progress_end(struct progress *progress)
 /* A chief alone, with six steps to take; nothing is due before the end. */
 static inline int loop_set_up(void **state)
 {
-    (void)state;
     memset(&loop, 0, sizeof loop);
     told();
     config_defaults(&loop.config);
@@ -522,7 +510,6 @@ static inline int loop_set_up(void **state)
 
 static inline int loop_tear_down(void **state)
 {
-    (void)state;
     config_free(&loop.config);
     return 0;
 }

@@ -23,7 +23,7 @@ static const char *save(struct checkpoint_ledger *ledger, int targets, int64_t s
     return heard();
 }
 
-static void nothing_yet(void **state)
+TEST(nothing_yet)
 {
     struct checkpoint_ledger ledger = fresh();
     struct updater_record record;
@@ -34,7 +34,7 @@ static void nothing_yet(void **state)
     assert_int_equal(record.last_checkpoint_step, -1);
 }
 
-static void what_was_written(void **state)
+TEST(what_was_written)
 {
     struct checkpoint_ledger ledger = fresh();
     struct updater_record record;
@@ -57,7 +57,7 @@ static void what_was_written(void **state)
     assert_string_equal(save(&ledger, CHECKPOINT_MODEL, 40, NULL, true), "");
 }
 
-static void what_was_not(void **state)
+TEST(what_was_not)
 {
     struct checkpoint_ledger ledger = fresh();
     struct updater_record record;
@@ -78,7 +78,5 @@ static void what_was_not(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_yet), cmocka_unit_test(what_was_written),
-                                       cmocka_unit_test(what_was_not)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

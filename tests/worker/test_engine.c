@@ -707,14 +707,11 @@ static atomic_int allocations;
 
 static void count_allocation(const volatile void *memory, size_t size)
 {
-    (void)memory;
-    (void)size;
     atomic_fetch_add(&allocations, 1);
 }
 
 static void ignore_free(const volatile void *memory)
 {
-    (void)memory;
 }
 
 static void test_steps_allocate_nothing(void **state)

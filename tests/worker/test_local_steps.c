@@ -24,7 +24,6 @@ struct fixture {
 
 static float *hidden(struct engine *engine)
 {
-    (void)engine;
     return NULL;
 }
 

@@ -3,18 +3,15 @@
 
 #include <dirent.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+
+#include "tests/check.h"
 
 #include "base/cli/command.h"
 #include "base/file.h"
@@ -46,7 +43,6 @@ static struct fake_engine *fake(struct engine *engine)
 
 static bool fake_train(struct engine *engine, int64_t n, struct train_result *result, struct error *error)
 {
-    (void)error;
     struct fake_engine *f = fake(engine);
     *result = (struct train_result){.finite = true};
     assert_true(n > 0);
@@ -81,7 +77,6 @@ static bool fake_train(struct engine *engine, int64_t n, struct train_result *re
 static bool fake_forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                          float *logits, struct error *error)
 {
-    (void)error;
     struct fake_engine *f = fake(engine);
     int64_t step = f->global_step < f->best_step ? f->global_step : f->best_step;
     const uint8_t *images = examples->images + (size_t)first * PIXELS;
@@ -99,7 +94,6 @@ static bool fake_forward(struct engine *engine, bool averaged, const struct exam
 static bool fake_read(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
                       struct error *error)
 {
-    (void)error;
     memcpy(values, fake(engine)->vectors[vector] + first, count * sizeof *values);
     return true;
 }
@@ -107,7 +101,6 @@ static bool fake_read(struct engine *engine, enum store_vector vector, size_t fi
 static bool fake_write(struct engine *engine, enum store_vector vector, size_t first, size_t count, const float *values,
                        struct error *error)
 {
-    (void)error;
     memcpy(fake(engine)->vectors[vector] + first, values, count * sizeof *values);
     return true;
 }
@@ -119,7 +112,6 @@ static void fake_set_global_step(struct engine *engine, int64_t global_step)
 
 static void fake_describe(const struct engine *engine, char *text, size_t size)
 {
-    (void)engine;
     snprintf(text, size, "fake");
 }
 
@@ -308,7 +300,7 @@ static bool has_checkpoint(const struct stage *stage, int64_t step)
     return file_exists(path);
 }
 
-static void slices_end_where_something_is_due(void **state)
+TEST_WITH(slices_end_where_something_is_due, set_up, tear_down)
 {
     struct stage *stage = *state;
     stage->config.output.save_steps = 110;
@@ -329,7 +321,7 @@ static void slices_end_where_something_is_due(void **state)
 }
 
 /* However it is interrupted, by the last step or not at all, the run writes the very same bytes. */
-static void resumed_is_uninterrupted(void **state)
+TEST_WITH(resumed_is_uninterrupted, set_up, tear_down)
 {
     struct stage *stage = *state;
     uint8_t *whole, *pieces;
@@ -356,7 +348,7 @@ static void resumed_is_uninterrupted(void **state)
     free(pieces);
 }
 
-static void nothing_is_left_to_do_at_the_last_step(void **state)
+TEST_WITH(nothing_is_left_to_do_at_the_last_step, set_up, tear_down)
 {
     struct stage *stage = *state;
     run(stage);
@@ -368,7 +360,7 @@ static void nothing_is_left_to_do_at_the_last_step(void **state)
     assert_int_equal(stage->engine.global_step, 1000);
 }
 
-static void a_loss_that_is_not_finite_ends_it(void **state)
+TEST_WITH(a_loss_that_is_not_finite_ends_it, set_up, tear_down)
 {
     struct stage *stage = *state;
     stage->config.output.save_steps = 50;
@@ -382,7 +374,7 @@ static void a_loss_that_is_not_finite_ends_it(void **state)
     assert_false(has_checkpoint(stage, 123));
 }
 
-static void the_target_ends_it(void **state)
+TEST_WITH(the_target_ends_it, set_up, tear_down)
 {
     struct stage *stage = *state;
     stage->engine.steps_per_right_image = 20; /* 3, 7, 10 of 20 images at steps 70, 140, 210 */
@@ -395,7 +387,7 @@ static void the_target_ends_it(void **state)
     assert_int_equal(run_again(stage).local_steps, 0);
 }
 
-static void patience_ends_it(void **state)
+TEST_WITH(patience_ends_it, set_up, tear_down)
 {
     struct stage *stage = *state;
     char best[128];
@@ -412,7 +404,7 @@ static void patience_ends_it(void **state)
     assert_int_equal(run_again(stage).local_steps, 0);
 }
 
-static void stopping_rules_need_validation(void **state)
+TEST_WITH(stopping_rules_need_validation, set_up, tear_down)
 {
     struct stage *stage = *state;
     struct training training;
@@ -423,7 +415,7 @@ static void stopping_rules_need_validation(void **state)
     assert_non_null(strstr(error.text, "validation_size"));
 }
 
-static void without_a_folder_nothing_is_kept(void **state)
+TEST_WITH(without_a_folder_nothing_is_kept, set_up, tear_down)
 {
     struct stage *stage = *state;
     stage->config.output.train_dir[0] = '\0';
@@ -434,7 +426,7 @@ static void without_a_folder_nothing_is_kept(void **state)
 }
 
 /* In a child, because the lock is the process's. Status 0: refused, naming the folder. */
-static void a_folder_has_one_process(void **state)
+TEST_WITH(a_folder_has_one_process, set_up, tear_down)
 {
     struct stage *stage = *state;
     struct training training, second;
@@ -452,7 +444,7 @@ static void a_folder_has_one_process(void **state)
     local_updater_destroy(training.updater);
 }
 
-static void another_model_is_refused(void **state)
+TEST_WITH(another_model_is_refused, set_up, tear_down)
 {
     struct stage *stage = *state;
     run(stage);
@@ -466,7 +458,7 @@ static void another_model_is_refused(void **state)
 }
 
 /* A full disk, simulated by a limit on file sizes: training continues, and the end reports it. */
-static void a_full_disk_does_not_stop_training(void **state)
+TEST_WITH(a_full_disk_does_not_stop_training, set_up, tear_down)
 {
     struct stage *stage = *state;
     struct rlimit before, tight;
@@ -582,7 +574,7 @@ static const struct updater_table lossy_table = {.is_shared = true,
                                                  .record = lossy_record};
 
 /* In the middle and at the very end: it joins again and continues, and the job is concluded once. */
-static void a_lost_model_is_joined_again(void **state)
+TEST_WITH(a_lost_model_is_joined_again, set_up, tear_down)
 {
     struct stage *stage = *state;
     struct training training = {.config = &stage->config,
@@ -610,7 +602,7 @@ static void a_lost_model_is_joined_again(void **state)
 }
 
 /* Last: the signal stays pending for the rest of the process. */
-static void a_signal_checkpoints_and_leaves(void **state)
+TEST_WITH(a_signal_checkpoints_and_leaves, set_up, tear_down)
 {
     struct stage *stage = *state;
     signals_catch();
@@ -628,21 +620,5 @@ static void a_signal_checkpoints_and_leaves(void **state)
 
 int main(void)
 {
-#define TRAINING_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        TRAINING_TEST(slices_end_where_something_is_due),
-        TRAINING_TEST(resumed_is_uninterrupted),
-        TRAINING_TEST(nothing_is_left_to_do_at_the_last_step),
-        TRAINING_TEST(a_loss_that_is_not_finite_ends_it),
-        TRAINING_TEST(the_target_ends_it),
-        TRAINING_TEST(patience_ends_it),
-        TRAINING_TEST(stopping_rules_need_validation),
-        TRAINING_TEST(without_a_folder_nothing_is_kept),
-        TRAINING_TEST(a_folder_has_one_process),
-        TRAINING_TEST(another_model_is_refused),
-        TRAINING_TEST(a_full_disk_does_not_stop_training),
-        TRAINING_TEST(a_lost_model_is_joined_again),
-        TRAINING_TEST(a_signal_checkpoints_and_leaves),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

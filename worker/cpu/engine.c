@@ -1,4 +1,6 @@
 /* The CPU engine: training, evaluation, and its table. */
+#include "worker/cpu/engine.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +9,6 @@
 
 #include "base/memory.h"
 #include "base/profile.h"
-#include "worker/cpu/engine.h"
 #include "worker/data/batch_source.h"
 #include "worker/data/examples.h"
 #include "worker/engine.h"

@@ -35,15 +35,7 @@
 #include "worker/data/examples.h"
 #include "worker/engine.h"
 
-/* --- Indexes --- */
-
-/*
- * A batch's input, indexed for the first layer. For pictures, their nonzero pixels: the first layer's forward pass
- * walks them by sample, its weight gradient by pixel, both in pairs (struct sparse). Pixels are cut into blocks small
- * enough that a block's frequently used rows of a strip's weights stay in the L1 cache. A block with too many nonzero
- * pixels for skipping zeros to pay is kept as a dense matrix instead. For rows, the numbers as dense blocks or, if
- * they are encoded, as bins by sample and by bin; and which one-hot inputs are 1.
- */
+/* --- Strips --- */
 
 /* The strips of `width` columns. */
 struct strips {

@@ -2,7 +2,6 @@
 #include "worker/data/folders.h"
 
 #include <cJSON.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,7 +9,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/config.h"
@@ -111,17 +109,14 @@ struct collection {
     bool classes_numbers; /* class names are the labels */
 };
 
-static bool is_folder(const char *path)
-{
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
-
-/* Folders that systems make by themselves. */
+/* Is it none that systems make by themselves, nor a train_dir beside the classes? */
 static bool is_class(const char *path, const char *name)
 {
-    return is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
-           strcmp(name, "lost+found") != 0;
+    char lock[DATA_MAX_PATH];
+    struct error ignored;
+    return file_is_folder(path) && strcmp(name, "__MACOSX") != 0 && strcmp(name, "@eaDir") != 0 &&
+           strcmp(name, "lost+found") != 0 &&
+           !(file_join(lock, sizeof lock, path, "trainer.lock", &ignored) && file_exists(lock));
 }
 
 /* Names of the folders in a folder. */
@@ -187,17 +182,6 @@ static bool is_called_picture(const char *name)
     return false;
 }
 
-/* The first bytes of a file; none if it cannot be read, which the next read reports. */
-static size_t read_head(const char *path, uint8_t *head, size_t size)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    const ssize_t got = fd >= 0 ? read(fd, head, size) : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return got > 0 ? (size_t)got : 0;
-}
-
 /* An empty file is none; one that cannot be looked at is reported when it is read. */
 static bool is_picture(const char *folder, const char *name)
 {
@@ -210,7 +194,7 @@ static bool is_picture(const char *folder, const char *name)
         return true;
     }
     return S_ISREG(status.st_mode) && status.st_size > 0 &&
-           (is_called_picture(name) || image_is_known(head, read_head(path, head, sizeof head)));
+           (is_called_picture(name) || image_is_known(head, file_head(path, head, sizeof head)));
 }
 
 static void note_left_out(struct collection *collection, const char *class, const char *name, bool is_a_folder)
@@ -252,7 +236,7 @@ static bool list_pictures(struct collection *collection, struct error *error)
             if (!is_picture(folder, names.items[k])) {
                 char path[DATA_MAX_PATH];
                 done = file_join(path, sizeof path, folder, names.items[k], error);
-                note_left_out(collection, collection->classes.items[i], names.items[k], done && is_folder(path));
+                note_left_out(collection, collection->classes.items[i], names.items[k], done && file_is_folder(path));
                 continue;
             }
             done = add_picture(collection, names.items[k], i) ||
@@ -562,13 +546,15 @@ static bool are_classes(const struct names *folders, const char *path)
     return classes > 1;
 }
 
-/* data_dir itself, if it holds classes. */
+/* data_dir itself, if it holds classes; not beside a table, which may say what the pictures are. */
 static bool find_bare(char path[DATA_MAX_PATH], const char *data_dir, struct error *error)
 {
-    struct names classes = {0};
-    const bool done = collection_list_classes(&classes, data_dir, error);
+    struct names classes = {0}, tables = {0};
+    const bool done = names_list(&tables, data_dir, "*.csv", error) &&
+                      (tables.count > 0 || collection_list_classes(&classes, data_dir, error));
     snprintf(path, DATA_MAX_PATH, "%s", done && are_classes(&classes, data_dir) ? data_dir : "");
     names_free(&classes);
+    names_free(&tables);
     return done;
 }
 
@@ -579,7 +565,7 @@ void folders_warn_of_unused(const char *data_dir, const char *training)
         char path[DATA_MAX_PATH];
         struct error ignored;
         if (strcmp(data_dir, training) != 0 && file_join(path, sizeof path, data_dir, names[i], &ignored) &&
-            is_folder(path)) {
+            file_is_folder(path)) {
             log_warning("%s is not used: the pictures to validate with are held out of %s (--validation_size); move "
                         "them there to learn from them",
                         path, training);
@@ -619,7 +605,7 @@ struct heads {
 static bool examine(struct image_head *head, const char *path, uint8_t *beginning, struct error *error)
 {
     uint8_t *bytes;
-    size_t size = read_head(path, beginning, HEAD_BYTES);
+    size_t size = file_head(path, beginning, HEAD_BYTES);
     bool more, done = image_examine(head, beginning, size, &more, error);
     if (!more || size < HEAD_BYTES) {
         return done;

@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "base/file.h"
 #include "base/memory.h"
+#include "net/bytes.h"
 #include "worker/data/examples.h"
 #include "worker/data/image.h"
 #include "worker/data/source.h"
@@ -30,11 +31,6 @@ static int element_bytes(int type)
     default:
         return 0;
     }
-}
-
-static uint32_t big_endian(const uint8_t *bytes)
-{
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
 static bool read_exactly(struct stream *stream, uint8_t *bytes, size_t size, const char *what, struct error *error)
@@ -60,7 +56,7 @@ static bool read_sizes(struct idx_header *header, struct stream *stream, struct 
     header->elements = 1;
     uint64_t most = IDX_MAX_BYTES / (uint64_t)element_bytes((int)header->type);
     for (int i = 0; i < IDX_MAX_DIMENSIONS; i++) {
-        uint32_t size = i < header->dimensions ? big_endian(bytes + (size_t)4 * (size_t)i) : 1;
+        uint32_t size = i < header->dimensions ? get_be32(bytes + (size_t)4 * (size_t)i) : 1;
         if (size == 0 || size > INT32_MAX) {
             return error_set(error, "%s: dimension %d at byte %d is %u; expected 1 to %d", name, i + 1, 4 + 4 * i, size,
                              INT32_MAX);
@@ -256,8 +252,7 @@ static bool convert_labels(struct examples *examples, const uint8_t *bytes, enum
     int32_t largest = 0;
     for (int i = 0; i < examples->count; i++) {
         const uint8_t *b = type == IDX_UINT8 ? bytes + i : bytes + (size_t)4 * (size_t)i;
-        uint32_t label =
-            type == IDX_UINT8 ? b[0] : (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+        const uint32_t label = type == IDX_UINT8 ? b[0] : get_be32(b);
         if (label >= CONFIG_MAX_WIDTH) {
             free(labels);
             return error_set(error, "%s: the label of image %d is %d; expected 0 to %d", path, i, (int32_t)label,

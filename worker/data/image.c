@@ -386,11 +386,6 @@ static bool pnm_decode(struct image *image, const uint8_t *bytes, size_t size, s
 
 /* --- Orientation --- */
 
-static uint32_t get_be32(const uint8_t *bytes)
-{
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
-}
-
 static unsigned get_16(const uint8_t *bytes, bool big)
 {
     return big ? (unsigned)bytes[0] << 8 | bytes[1] : get_le16(bytes);

@@ -258,6 +258,16 @@ bool stream_read(struct stream *stream, void *buffer, size_t size, size_t *got, 
     return done;
 }
 
+bool stream_open(struct stream **stream, const struct stream_content *content, struct error *error)
+{
+    const bool done = content->bytes ? stream_open_bytes(stream, content->name, content->bytes, content->size, error)
+                                     : stream_open_file(stream, content->name, error);
+    if (done) {
+        stream_charge_to(*stream, content->account);
+    }
+    return done;
+}
+
 void stream_charge_to(struct stream *stream, struct budget_account *account)
 {
     stream->account = account;
@@ -404,27 +414,31 @@ static const struct file_kind *find_archive(const char *bytes, size_t size)
                                                              : &archive;
 }
 
-/* "1 3:0.5 17:2": a label, then numbers of columns with their values. */
+/* "1 3:0.5 17:2": a label, then numbers of columns, which rise, with their values. Times, "1 12:30 14:45", are none. */
 static bool is_sparse(const char *bytes, size_t size)
 {
-    static const char number[] = "+-.0123456789eE";
-    const char *end = memchr(bytes, '\n', size);
-    char line[SIGNATURE_HEAD + 1];
-    size = end ? (size_t)(end - bytes) : size;
-    memcpy(line, bytes, size < SIGNATURE_HEAD ? size : SIGNATURE_HEAD);
-    line[size < SIGNATURE_HEAD ? size : SIGNATURE_HEAD] = '\0';
-    const char *at = line + strspn(line, number);
-    int pairs = 0;
-    while (at > line && *at == ' ') {
-        const size_t index = strspn(++at, "0123456789");
-        if (index == 0 || at[index] != ':') {
-            break;
+    char line[SIGNATURE_HEAD + 1], *end;
+    const char *stop = memchr(bytes, '\n', size);
+    size = stop ? (size_t)(stop - bytes) : size < SIGNATURE_HEAD ? size : SIGNATURE_HEAD;
+    memcpy(line, bytes, size);
+    line[size] = '\0';
+    strtod(line, &end);
+    bool are_times = true;
+    const char *at = end;
+    for (long last = -1, index; at > line && *at == ' ' && at[1] >= '0' && at[1] <= '9'; last = index, at = end) {
+        index = strtol(at + 1, &end, 10);
+        if (*end != ':' || index <= last) {
+            return false;
         }
-        at += index + 1;
-        at += strspn(at, number);
-        pairs++;
+        at = end + 1;
+        strtod(at, &end);
+        are_times &= end - at == 2;
+        if (end == at) {
+            return false;
+        }
     }
-    return pairs > 0 && (*at == '\0' || *at == '\r' || *at == ' ' || !end);
+    at += strspn(at, " \r");
+    return *at == '\0' && !are_times;
 }
 
 static const struct file_kind *find_text(const char *bytes, size_t size)

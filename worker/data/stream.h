@@ -28,6 +28,15 @@ bool stream_open_bytes(struct stream **stream, const char *name, const void *byt
 bool stream_open_bytes_as(struct stream **stream, const char *name, const void *bytes, size_t size,
                           enum stream_packing packing, struct error *error);
 
+/* A file, or what is in memory, which must outlive what reads it. */
+struct stream_content {
+    const char *name;  /* the file's path, or what errors call the memory */
+    const void *bytes; /* NULL: a file */
+    size_t size;
+    struct budget_account *account; /* as for stream_charge_to */
+};
+bool stream_open(struct stream **stream, const struct stream_content *content, struct error *error);
+
 /*
  * Charges what reading this content takes to an account, which must outlive the stream: readers ask before they
  * allocate, and the stream releases all when it is closed. Without an account all is granted, except what is certainly

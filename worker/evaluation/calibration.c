@@ -9,7 +9,8 @@
 enum { MOST_ROUNDS = 60 };
 
 static const double FARTHEST = 2.302585092994046; /* log 10 */
-static const double SURENESS = 1 / (0.1 * 0.1);   /* one over the variance */
+/* One over the variance that the log of the temperature has. */
+static const double SURENESS = 1 / (0.5 * 0.5), SURENESS_OF_BEST = 1 / (0.1 * 0.1);
 
 /* The first two derivatives of the sum of losses by the factor. */
 struct slopes {
@@ -46,7 +47,7 @@ static void add_flags(struct slopes *slopes, const float *logits, int outputs, c
 
 /* By the log of the factor, with what is known before. */
 static struct slopes slopes_at(enum loss_kind loss, const float *logits, int outputs, const struct examples *examples,
-                               double log_factor)
+                               double sureness, double log_factor)
 {
     const double factor = exp(log_factor);
     struct slopes slopes = {0};
@@ -59,15 +60,17 @@ static struct slopes slopes_at(enum loss_kind loss, const float *logits, int out
                       factor);
         }
     }
-    return (struct slopes){.first = factor * slopes.first + SURENESS * log_factor,
-                           .second = factor * slopes.first + factor * factor * slopes.second + SURENESS};
+    return (struct slopes){.first = factor * slopes.first + sureness * log_factor,
+                           .second = factor * slopes.first + factor * factor * slopes.second + sureness};
 }
 
-double calibration_fit(enum loss_kind loss, const float *logits, int outputs, const struct examples *examples)
+double calibration_fit(enum loss_kind loss, const float *logits, int outputs, const struct examples *examples,
+                       bool is_best)
 {
+    const double sureness = is_best ? SURENESS_OF_BEST : SURENESS;
     double low = -FARTHEST, high = FARTHEST, at = 0;
     for (int round = 0; round < MOST_ROUNDS; round++) {
-        const struct slopes slopes = slopes_at(loss, logits, outputs, examples, at);
+        const struct slopes slopes = slopes_at(loss, logits, outputs, examples, sureness, at);
         if (!isfinite(slopes.first)) {
             return 1;
         }

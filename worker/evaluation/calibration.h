@@ -20,10 +20,11 @@
 /*
  * The temperature by which outputs, [examples->count, outputs], of a model with loss softmax or sigmoid have the lowest
  * loss, between 0.1 and 10. What few rows say of it counts less, and so does what rows say that are all right: its log
- * is taken to be normal about 0, with a standard deviation of 0.1, since a model that was stopped by its loss on these
- * rows seems surer there than it ought to.
+ * is taken to be normal about 0, with a standard deviation of 0.5. is_best: the model was chosen for how it does on
+ * these rows, and seems surer there than it ought to: then of 0.1.
  */
-double calibration_fit(enum loss_kind loss, const float *logits, int outputs, const struct examples *examples);
+double calibration_fit(enum loss_kind loss, const float *logits, int outputs, const struct examples *examples,
+                       bool is_best);
 
 /* By what outputs are multiplied: 1 / temperature, or 1 for 0, a model that is not calibrated. */
 static inline double calibration_factor(double temperature)

@@ -483,13 +483,13 @@ bool evaluation_interval(const struct evaluation *evaluation, const struct examp
            calibration_interval(coverage, evaluation->kept, examples, interval);
 }
 
-double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples)
+double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples, bool is_best)
 {
     if (!has_kept(evaluation, examples) || !is_of_classes(evaluation->loss_kind)) {
         return 0;
     }
     const double temperature =
-        calibration_fit(evaluation->loss_kind, evaluation->kept, evaluation->options.outputs, examples);
+        calibration_fit(evaluation->loss_kind, evaluation->kept, evaluation->options.outputs, examples, is_best);
     evaluation->threshold = calibration_threshold(evaluation->threshold, temperature);
     return temperature;
 }

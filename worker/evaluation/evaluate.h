@@ -99,10 +99,11 @@ bool evaluation_is_of_inputs(const struct evaluation *evaluation);
 bool evaluation_finds_threshold(const struct evaluation *evaluation);
 
 /*
- * The temperature for examples that have just been evaluated without one, at most options.calibrated of them; it
+ * The temperature for examples that have just been evaluated without one, at most options.calibrated of them, of a
+ * model that was, or was not, chosen for how it does on them (calibration_fit); it
  * changes `threshold` into one of calibrated probabilities. 0: there is nothing to calibrate.
  */
-double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples);
+double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples, bool is_best);
 
 /*
  * The interval (train.interval) by examples that have just been evaluated, as above; coverage 0: none is wanted, or

@@ -2,15 +2,14 @@
 #include "worker/export/trained.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/cli/commands.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text/json.h"
 #include "worker/data/idx.h"
 #include "worker/data/image.h"
@@ -572,23 +571,12 @@ static bool predict_bytes(struct predict *predict, const char *name, const uint8
     return done;
 }
 
-/* The first bytes of a file; none if it cannot be read, which the next read reports. */
-static size_t read_head(const char *path, uint8_t head[HEAD_BYTES])
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t got = fd >= 0 ? read(fd, head, HEAD_BYTES) : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return got > 0 ? (size_t)got : 0;
-}
-
 static bool predict_file(struct predict *predict, const char *path, struct error *error)
 {
     uint8_t head[HEAD_BYTES], *bytes;
     size_t size;
     bool is_input = strcmp(path, "-") == 0, done;
-    const size_t head_size = is_input ? 0 : read_head(path, head);
+    const size_t head_size = is_input ? 0 : file_head(path, head, sizeof head);
     if (is_input || image_is_known(head, head_size)) {
         if (!file_read(is_input ? "/dev/stdin" : path, IMAGE_MAX_FILE, &bytes, &size, error)) {
             return false;
@@ -632,12 +620,12 @@ static bool open_predict(struct predict *predict, const struct command_call *cal
     predict->inputs = model->widths[0];
     predict->classes = model->widths[model->layer_count];
     predict->top = predict->top < predict->classes ? predict->top : predict->classes;
-    predict->images = calloc((size_t)BATCH * (size_t)predict->inputs + EXAMPLES_PADDING, 1);
-    predict->logits = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->logits);
-    predict->spreads = malloc((size_t)BATCH * (size_t)predict->classes * sizeof *predict->spreads);
-    predict->order = malloc((size_t)predict->classes * sizeof *predict->order);
-    return (predict->images && predict->logits && predict->spreads && predict->order &&
-            outcome_create(&predict->outcome, &predict->trained)) ||
+    const size_t outputs = (size_t)BATCH * (size_t)predict->classes;
+    predict->images = must_zero((size_t)BATCH * (size_t)predict->inputs + EXAMPLES_PADDING, 1, "a batch of pictures");
+    predict->logits = must_zero(outputs, sizeof *predict->logits, "predictions");
+    predict->spreads = must_zero(outputs, sizeof *predict->spreads, "predictions");
+    predict->order = must_zero((size_t)predict->classes, sizeof *predict->order, "predictions");
+    return outcome_create(&predict->outcome, &predict->trained) ||
            error_set(error, "out of memory while predicting %d classes", predict->classes);
 }
 

@@ -102,7 +102,6 @@ void worker_take_answer(struct remote_worker *worker, const struct push_answer *
     }
 }
 
-/* Waits for pushes in flight, so that the shards can be asked for something else. */
 enum exchange_result worker_settle(struct remote_worker *worker)
 {
     struct push_answer answer;

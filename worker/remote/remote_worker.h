@@ -17,7 +17,6 @@
 #include "worker/remote/batches.h"
 #include "worker/remote/chief.h"
 #include "worker/remote/exchange/outbox.h"
-#include "worker/remote/exchange/pipeline.h"
 #include "worker/remote/exchange/push_pull.h"
 #include "worker/remote/heartbeat.h"
 #include "worker/remote/live_config.h"

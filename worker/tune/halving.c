@@ -91,7 +91,8 @@ static int rising_from(const struct halving *halving, int rung)
         }
     }
     int all;
-    return best >= 0 && place_of(halving, best, rung, &all) < all / halving->factor ? best : -1;
+    const int place = best >= 0 ? place_of(halving, best, rung, &all) : 0;
+    return best >= 0 && place < all / halving->factor ? best : -1;
 }
 
 /* The best of all that have been seen, if it may rise; -1: it may not. */

@@ -5,6 +5,8 @@
  * resumes as runs do when it is promoted. This process draws the configs (space.c), decides who goes on (halving.c),
  * and keeps a record of each result beside the run, so that a search that was killed asks again and finds the answers.
  */
+#include "worker/tune/tune.h"
+
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -32,7 +34,6 @@
 #include "cuda/client.h"
 #include "cuda/probe.h"
 #include "worker/evaluation/metrics.h"
-#include "worker/tune/tune.h"
 
 enum {
     FACTOR = 3,
@@ -63,6 +64,7 @@ struct tune_trial {
     char *differs; /* "learning_rate=0.003 hidden=128,128" */
     int64_t steps; /* its full length, if that is in steps */
     char error[300];
+    char nets[64]; /* of its model, if there are several */
     struct result results[HALVING_MOST_RUNGS];
 };
 
@@ -90,6 +92,7 @@ struct tune {
     struct halving halving;
     int trials, rungs, folds, parallel, threads, memory_mb;
     bool on_gpu, trains_best;
+    bool fits_space; /* the usual space, of which what suits the table is known from trial 0 */
     double begun_s;
     struct tune_trial *trial; /* [trials] */
     struct tune_job *jobs;    /* [parallel]; those with ended == folds are free */
@@ -270,6 +273,7 @@ static char *trial_text(const struct tune *tune, int number)
     json_must_put(object, "trial", cJSON_CreateNumber(number));
     json_must_put(object, "settings", cJSON_CreateString(trial->differs));
     json_must_put(object, "metric", cJSON_CreateString(tune->metric));
+    json_must_put(object, "nets", cJSON_CreateString(trial->nets));
     json_must_put(object, "rungs", rungs);
     if (trial->error[0] != '\0') {
         json_must_put(object, "error", cJSON_CreateString(trial->error));
@@ -316,6 +320,7 @@ static void take_record(struct tune *tune, struct tune_trial *trial, const cJSON
     const cJSON *rungs = cJSON_GetObjectItemCaseSensitive(record, "rungs"), *rung;
     const cJSON *metric = cJSON_GetObjectItemCaseSensitive(record, "metric");
     const cJSON *why = cJSON_GetObjectItemCaseSensitive(record, "error");
+    const cJSON *nets = cJSON_GetObjectItemCaseSensitive(record, "nets");
     int count = 0;
     note_metric(tune, cJSON_IsString(metric) ? metric->valuestring : "");
     cJSON_ArrayForEach(rung, rungs)
@@ -331,6 +336,9 @@ static void take_record(struct tune *tune, struct tune_trial *trial, const cJSON
                             .best_epochs = number_in(rung, "best_epochs"),
                             .seconds = number_in(rung, "seconds"),
                             .has_finished = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(rung, "finished"))};
+    }
+    if (cJSON_IsString(nets)) {
+        snprintf(trial->nets, sizeof trial->nets, "%.63s", nets->valuestring);
     }
     if (cJSON_IsString(why)) {
         snprintf(trial->error, sizeof trial->error, "%.290s", why->valuestring);
@@ -503,8 +511,9 @@ static bool start_child(struct tune *tune, struct tune_child *child, int job, st
 
 /* --- Results --- */
 
-/* What a run's last lines say: the result, or the reason why there is none. */
-static void take_line(struct tune *tune, const char *line, size_t size, struct result *result, char why[300])
+/* What a run's lines say: its nets, and the result or the reason why there is none. */
+static void take_line(struct tune *tune, struct tune_trial *trial, const char *line, size_t size, struct result *result,
+                      char why[300])
 {
     struct json_place place;
     struct error ignored;
@@ -512,6 +521,10 @@ static void take_line(struct tune *tune, const char *line, size_t size, struct r
     cJSON *event = json_check(line, size, &place, &ignored) ? json_build(line, size) : NULL;
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(event, "event"), *field;
     const cJSON *message = cJSON_GetObjectItemCaseSensitive(event, "message");
+    const cJSON *nets = cJSON_GetObjectItemCaseSensitive(event, "ensemble");
+    if (cJSON_IsString(nets)) {
+        snprintf(trial->nets, sizeof trial->nets, "%.63s", nets->valuestring);
+    }
     if (cJSON_IsString(name) && strcmp(name->valuestring, "done") == 0) {
         result->is_known = true;
         result->steps = count_in(event, "steps");
@@ -530,7 +543,8 @@ static void take_line(struct tune *tune, const char *line, size_t size, struct r
     cJSON_Delete(event);
 }
 
-static void read_log(struct tune *tune, const char *path, struct result *result, char why[300])
+static void read_log(struct tune *tune, struct tune_trial *trial, const char *path, struct result *result,
+                     char why[300])
 {
     uint8_t *bytes;
     size_t size;
@@ -544,9 +558,10 @@ static void read_log(struct tune *tune, const char *path, struct result *result,
     while (text < end) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));
         const size_t length = (size_t)((newline ? newline : end) - text);
-        const bool may_tell = memmem(text, length, "\"done\"", 6) || memmem(text, length, "\"error\"", 7);
+        const bool may_tell = memmem(text, length, "\"start\"", 7) || memmem(text, length, "\"done\"", 6) ||
+                              memmem(text, length, "\"error\"", 7);
         if (may_tell) {
-            take_line(tune, text, length, result, why);
+            take_line(tune, trial, text, length, result, why);
         }
         text += length + 1;
     }
@@ -584,7 +599,7 @@ static void take_child(struct tune *tune, struct tune_child *child, int status)
     struct error error;
     char log[FILE_PATH], why[300] = "";
     if (run_path(tune, job->is.trial, child->fold, "log.jsonl", log, &error)) {
-        read_log(tune, log, &result, why);
+        read_log(tune, trial, log, &result, why);
     }
     if (WIFSIGNALED(status)) {
         job->was_killed = true;
@@ -652,6 +667,9 @@ static void pass_result(struct tune *tune, const struct halving_job *job, bool i
     const struct result *result = &tune->trial[job->trial].results[job->rung];
     halving_done(&tune->halving, job, penalty(tune, result->score), result->has_finished);
     tune->done++;
+    if (tune->fits_space && job->trial == 0 && job->rung == 0) {
+        space_fit(&tune->space, tune->trial[0].nets);
+    }
     if (is_new) {
         report_result(tune, job);
     }
@@ -723,6 +741,9 @@ static int find_job(struct tune *tune, struct error *error)
     }
     struct halving_job job;
     enum halving_next next = HALVING_WAIT;
+    if (tune->fits_space && tune->halving.started == 1 && tune->halving.trial[0].done == 0) {
+        return -1; /* what others may be is not known yet */
+    }
     while (unused >= 0 && (next = halving_next(&tune->halving, &job)) == HALVING_JOB) {
         if (!open_trial(tune, job.trial, error)) {
             tune->has_failed = true;
@@ -945,8 +966,9 @@ static bool conclude(const struct tune *tune, struct error *error)
 /* Are there uses for validation rows that the number of epochs does not replace? */
 static bool needs_validation(const struct config *config)
 {
-    return config->train.calibration != CALIBRATION_NONE || config->train.threshold == CONFIG_AUTO ||
-           config->train.target_accuracy > 0 || config->train.target_metric > 0;
+    return config->train.calibration != CALIBRATION_NONE || config->train.interval > 0 ||
+           config->train.threshold == CONFIG_AUTO || config->train.target_accuracy > 0 ||
+           config->train.target_metric > 0;
 }
 
 /*
@@ -1260,6 +1282,7 @@ static bool read_options(struct tune *tune, const struct command_call *call, str
     }
     if (!space) {
         space_usual(&tune->space, config, tune->on_gpu);
+        tune->fits_space = config_was_chosen(config, "model", "ensemble") && config_is_of_table(config);
     }
     tune->trials = tune->space.count > 0 ? tune->trials : 1;
     return true;

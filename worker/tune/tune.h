@@ -47,6 +47,11 @@ bool space_read(struct space *space, const char *path, const struct config *conf
 /* The usual space for this kind of data, without the keys that the config sets. on_gpu: only what a GPU trains. */
 void space_usual(struct space *space, const struct config *config, bool on_gpu);
 
+/*
+ * Leaves nets out of the usual space that this table cannot have. nets: those of a run without flags; "": a single one.
+ */
+void space_fit(struct space *space, const char *nets);
+
 void space_free(struct space *space);
 
 /*

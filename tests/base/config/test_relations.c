@@ -1,13 +1,10 @@
 /* Relations between keys, by flags and by file. */
 #include "base/config.h"
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <setjmp.h>
-#include <cmocka.h>
+
+#include "tests/check.h"
 
 enum { MOST = 6 };
 
@@ -45,9 +42,8 @@ static void accept(struct config *config, const char *json, const char *const *f
 #define FLAGS(...) ((const char *const[]){__VA_ARGS__, NULL, NULL})
 #define NO_FLAGS   ((const char *const[]){NULL, NULL})
 
-static void what_a_fold_is(void **state)
+TEST(what_a_fold_is)
 {
-    (void)state;
     struct config config;
     static const char *const wrong[] = {"0/5", "6/5", "1/1", "1/21", "1", "1/5/", "1/5x", " 1/5", "-1/5", "1/+5"};
     int fold, folds;
@@ -70,9 +66,8 @@ static void what_a_fold_is(void **state)
     config_free(&config);
 }
 
-static void what_checkpoints_need(void **state)
+TEST(what_checkpoints_need)
 {
-    (void)state;
     struct config config;
     refuse("{}", FLAGS("save_steps", "100"),
            "--save_steps: has no effect without a folder for checkpoints; set train_dir");
@@ -97,9 +92,8 @@ static void what_checkpoints_need(void **state)
     config_free(&config);
 }
 
-static void what_early_stopping_needs(void **state)
+TEST(what_early_stopping_needs)
 {
-    (void)state;
     struct config config;
     refuse("{\"data\": {\"validation_size\": 0}}", FLAGS("target_accuracy", "0.97"),
            "--target_accuracy: needs validation images; set validation_size above 0");
@@ -117,9 +111,8 @@ static void what_early_stopping_needs(void **state)
     config_free(&config);
 }
 
-static void steps_that_are_too_large(void **state)
+TEST(steps_that_are_too_large)
 {
-    (void)state;
     struct config config;
     refuse(
         "{}", FLAGS("batch_size", "65536", "micro_batches", "17"),
@@ -133,9 +126,8 @@ static void steps_that_are_too_large(void **state)
         "--weight_decay: cannot be combined with optimizer ftrl, which derives weights from its slots; use l2 instead");
 }
 
-static void which_bound_ends_the_run(void **state)
+TEST(which_bound_ends_the_run)
 {
-    (void)state;
     struct config config;
     accept(&config, "{}", NO_FLAGS);
     assert_true(config.train.train_steps > 0);
@@ -167,9 +159,8 @@ static void which_bound_ends_the_run(void **state)
 }
 
 /* What is auto follows from the kind of data; what is set stays, and the rest goes with it. */
-static void what_auto_means(void **state)
+TEST(what_auto_means)
 {
-    (void)state;
     struct config config;
     accept(&config, "{}", NO_FLAGS);
     assert_true(config.train.optimizer == OPTIMIZER_SGD && config.train.learning_rate == 0.5);
@@ -220,9 +211,8 @@ static void what_auto_means(void **state)
     config_free(&config);
 }
 
-static void what_synchronous_training_needs(void **state)
+TEST(what_synchronous_training_needs)
 {
-    (void)state;
     struct config config;
     refuse("{}", FLAGS("replicas_to_aggregate", "2"),
            "--replicas_to_aggregate: applies to synchronous training only; set issync=1 or remove it");
@@ -251,9 +241,8 @@ static void refuse_role(const char *const *flags, const char *expected)
     config_free(&config);
 }
 
-static void what_roles_need(void **state)
+TEST(what_roles_need)
 {
-    (void)state;
     struct config config;
     struct error error;
     refuse_role(FLAGS("job_name", "ps"), "cluster.ps_hosts: is empty; job_name=ps needs the addresses of all ps");
@@ -271,15 +260,5 @@ static void what_roles_need(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_fold_is),
-        cmocka_unit_test(what_checkpoints_need),
-        cmocka_unit_test(what_early_stopping_needs),
-        cmocka_unit_test(steps_that_are_too_large),
-        cmocka_unit_test(which_bound_ends_the_run),
-        cmocka_unit_test(what_auto_means),
-        cmocka_unit_test(what_synchronous_training_needs),
-        cmocka_unit_test(what_roles_need),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -23,7 +23,6 @@ struct found {
 static bool add(void *context, const char *host, struct error *error)
 {
     struct found *found = context;
-    (void)error;
     assert_in_range(strlen(host), 1, HOSTLIST_MAX_HOST);
     found->used += (size_t)snprintf(found->text + found->used, sizeof found->text - found->used, "%s%s",
                                     found->used > 0 ? " " : "", host);

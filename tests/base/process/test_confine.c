@@ -104,7 +104,6 @@ static int try_what_nobody_needs(void)
 
 static void what_nobody_needs_is_refused(void **state)
 {
-    (void)state;
     assert_int_equal(in_role(CONFINE_READER, try_what_nobody_needs), AS_IT_SHOULD);
     assert_int_equal(in_role(CONFINE_CLIENT, try_what_nobody_needs), AS_IT_SHOULD);
     assert_int_equal(in_role(CONFINE_SERVER, try_what_nobody_needs), AS_IT_SHOULD);
@@ -125,7 +124,6 @@ static int try_new_calls(void)
 /* Libraries then do without. */
 static void new_calls_do_not_exist(void **state)
 {
-    (void)state;
     assert_int_equal(in_role(CONFINE_LAUNCHER, try_new_calls), AS_IT_SHOULD);
 }
 
@@ -151,7 +149,6 @@ static int try_to_start(void)
 
 static void only_who_must_starts_programs(void **state)
 {
-    (void)state;
     assert_int_equal(in_role(CONFINE_READER, try_to_start), 0);
     assert_int_equal(in_role(CONFINE_CLIENT, try_to_start), 0);
     assert_int_equal(in_role(CONFINE_SERVER, try_to_start), 0);
@@ -193,7 +190,6 @@ static int try_to_talk(void)
 /* A command that reads files talks to nobody, not even by a socket that it was started with. */
 static void who_reads_does_not_talk(void **state)
 {
-    (void)state;
     assert_int_equal(in_role(CONFINE_READER, try_to_talk), 0);
     assert_int_equal(in_role(CONFINE_CLIENT, try_to_talk), OPENED | CONNECTED);
     assert_int_equal(in_role(CONFINE_SERVER, try_to_talk), OPENED | CONNECTED | LISTENED);
@@ -213,7 +209,6 @@ static int try_to_read(void)
 
 static void who_reads_can(void **state)
 {
-    (void)state;
     assert_int_equal(in_role(CONFINE_READER, try_to_read), AS_IT_SHOULD);
     assert_int_equal(in_role(CONFINE_NOT, filters_of_this), filters_of_this());
 }
@@ -234,7 +229,6 @@ static int try_what_is_needed(void)
 
 static void what_is_needed_works(void **state)
 {
-    (void)state;
     assert_int_equal(in_role(CONFINE_SERVER, try_what_is_needed), AS_IT_SHOULD);
 }
 
@@ -243,7 +237,6 @@ static void one_filter_is_enough(void **state)
 {
     static const enum confine_role same[] = {CONFINE_PS, CONFINE_PS, CONFINE_PS};
     static const enum confine_role different[] = {CONFINE_LAUNCHER, CONFINE_SERVER, CONFINE_SERVER};
-    (void)state;
     const int before = filters_of_this();
     assert_int_equal(confined(same, 3, filters_of_this), before + 1);
     assert_int_equal(confined(different, 3, filters_of_this), before + 2);
@@ -263,7 +256,6 @@ static void every_thread_is_confined(void **state)
 {
     int status;
     struct error error;
-    (void)state;
     const pid_t child = fork();
     if (child == 0) {
         pthread_t thread;

@@ -11,6 +11,7 @@
 
 #include "base/process/restart.h"
 #include "tests/check.h"
+#include "tests/own_clock.h"
 
 static char file[] = "/tmp/supervise-XXXXXX"; /* one byte per start of a child */
 
@@ -19,22 +20,24 @@ static char file[] = "/tmp/supervise-XXXXXX"; /* one byte per start of a child *
  */
 static double now_s = 1000;
 
-double __wrap_clock_monotonic_s(void);
-void __wrap_clock_pause(double until_s);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
     return now_s;
 }
 
-void __wrap_clock_pause(double until_s)
+enum { LOOK_NS = 20000000 }; /* between two looks whether the child has ended */
+
+int nanosleep(const struct timespec *time, struct timespec *left)
 {
-    const struct timespec moment = {.tv_nsec = 2000000};
-    if (until_s - now_s > 0.1) {
-        now_s = until_s;
-    } else { /* until a child has ended */
-        nanosleep(&moment, NULL);
+    const struct timespec moment = {.tv_nsec = LOOK_NS / 10};
+    if (time->tv_sec > 0) { /* a child's */
+        return clock_nanosleep(CLOCK_MONOTONIC, 0, time, left);
     }
+    if (labs(time->tv_nsec - LOOK_NS) < 1000) {
+        return clock_nanosleep(CLOCK_MONOTONIC, 0, &moment, left);
+    }
+    now_s += fmax(own_clock_seconds(time), 1e-9);
+    return 0;
 }
 
 static int count_starts(const char *path)
@@ -92,32 +95,32 @@ static int remove_file(void **state)
     return unlink(file);
 }
 
-static void one_that_ends_well_is_left_alone(void **state)
+TEST_WITH(one_that_ends_well_is_left_alone, make_file, remove_file)
 {
     assert_int_equal(end(begin("0")), 0);
     assert_int_equal(count_starts(file), 1);
 }
 
-static void one_that_was_misused_is_not_started_again(void **state)
+TEST_WITH(one_that_was_misused_is_not_started_again, make_file, remove_file)
 {
     assert_int_equal(end(begin("2")), 2);
     assert_int_equal(count_starts(file), 1);
 }
 
-static void a_process_that_dies_comes_back(void **state)
+TEST_WITH(a_process_that_dies_comes_back, make_file, remove_file)
 {
     assert_int_equal(end(begin("k10")), 0);
     assert_int_equal(count_starts(file), 3);
 }
 
 /* The failure may come from a config that arrived meanwhile: only the very first start is the operator's mistake. */
-static void misuse_after_a_death_is_a_death(void **state)
+TEST_WITH(misuse_after_a_death_is_a_death, make_file, remove_file)
 {
     assert_int_equal(end(begin("120")), 0);
     assert_int_equal(count_starts(file), 3);
 }
 
-static void a_signal_is_passed_on(void **state)
+TEST_WITH(a_signal_is_passed_on, make_file, remove_file)
 {
     pid_t pid = begin("w");
     for (int i = 0; i < 3000 && count_starts(file) == 0; i++) {
@@ -131,12 +134,5 @@ static void a_signal_is_passed_on(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(one_that_ends_well_is_left_alone, make_file, remove_file),
-        cmocka_unit_test_setup_teardown(one_that_was_misused_is_not_started_again, make_file, remove_file),
-        cmocka_unit_test_setup_teardown(a_process_that_dies_comes_back, make_file, remove_file),
-        cmocka_unit_test_setup_teardown(misuse_after_a_death_is_a_death, make_file, remove_file),
-        cmocka_unit_test_setup_teardown(a_signal_is_passed_on, make_file, remove_file),
-    };
-    return argc > 2 ? be_child(argv[1], argv[2]) : cmocka_run_group_tests(tests, NULL, NULL);
+    return argc > 2 ? be_child(argv[1], argv[2]) : check_run(NULL, NULL);
 }

@@ -1,9 +1,10 @@
 /* The device's gradients, logits, training runs and loss curves match the CPU engine's, on awkward sizes. */
+#include "tests/check.h"
 #include "tests/cuda/device/fixture.h"
 
 /* --- gradients and logits --- */
 
-static void test_gradients_are_the_cpu_engines(void **state)
+TEST(test_gradients_are_the_cpu_engines)
 {
     for (int i = 0; i < 16; i++) {
         struct fixture fixture;
@@ -14,7 +15,7 @@ static void test_gradients_are_the_cpu_engines(void **state)
     }
 }
 
-static void test_logits_are_the_cpu_engines(void **state)
+TEST(test_logits_are_the_cpu_engines)
 {
     for (int i = 0; i < 10; i++) {
         struct fixture fixture;
@@ -28,7 +29,7 @@ static void test_logits_are_the_cpu_engines(void **state)
 
 /* --- training --- */
 
-static void test_training_is_the_cpu_engines(void **state)
+TEST(test_training_is_the_cpu_engines)
 {
     for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
         struct fixture fixture;
@@ -77,7 +78,7 @@ static void check_curve(const int *layers, int layer_count, int steps, const cha
     teardown(&fixture);
 }
 
-static void test_loss_curves_follow_the_cpu_engines(void **state)
+TEST(test_loss_curves_follow_the_cpu_engines)
 {
     set_number("FAKE_CUDA_SEED", 0);
     check_curve((const int[]){100, 16, 10}, 3, 600, "persistent");
@@ -85,7 +86,7 @@ static void test_loss_curves_follow_the_cpu_engines(void **state)
 }
 
 /* Numbers of multiprocessors with which each size of tile is used. */
-static void test_tiles_of_every_size(void **state)
+TEST(test_tiles_of_every_size)
 {
     for (int tile = 0; tile < 3; tile++) {
         struct fixture fixture;
@@ -100,7 +101,7 @@ static void test_tiles_of_every_size(void **state)
 }
 
 /* Large batches: so many multiprocessors that the gradient is computed in this many parts. */
-static void test_parts_of_a_batch(void **state)
+TEST(test_parts_of_a_batch)
 {
     static const struct {
         int multiprocessors, batch, parts;
@@ -121,12 +122,7 @@ static void test_parts_of_a_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_are_the_cpu_engines), cmocka_unit_test(test_logits_are_the_cpu_engines),
-        cmocka_unit_test(test_training_is_the_cpu_engines),   cmocka_unit_test(test_loss_curves_follow_the_cpu_engines),
-        cmocka_unit_test(test_tiles_of_every_size),           cmocka_unit_test(test_parts_of_a_batch),
-    };
     test_seed = test_random_begin("test_compute");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* The same bits in whatever order threads run; state moving in and out; and faults. */
+#include "tests/check.h"
 #include "tests/cuda/device/fixture.h"
 
 /* --- the same bits --- */
@@ -25,7 +26,7 @@ static float *trained(const int *layers, int layer_count, uint64_t state, int64_
     return values;
 }
 
-static void test_same_seed_same_bits(void **state)
+TEST(test_same_seed_same_bits)
 {
     static const int cases[][4] = {{40, 15, 10, 0}, {40, 20, 11, 10}};
     for (int i = 0; i < 2; i++) {
@@ -47,7 +48,7 @@ static void test_same_seed_same_bits(void **state)
     set_number("FAKE_CUDA_SEED", 0);
 }
 
-static void test_vectors_come_back_as_they_went(void **state)
+TEST(test_vectors_come_back_as_they_went)
 {
     struct fixture fixture;
     struct error error = {{0}};
@@ -108,14 +109,14 @@ static void check_not_finite(const int *layers, int layer_count)
     teardown(&fixture);
 }
 
-static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
+TEST(test_a_loss_that_is_not_finite_stops_before_the_update)
 {
     check_not_finite((const int[]){20, 9, 4}, 3);
     check_not_finite((const int[]){20, 4}, 2);
 }
 
 /* The learning rate makes the weights diverge within a few steps; steps before the bad one count. */
-static void test_divergence_is_noticed_in_the_step_of_the_cpu_engine(void **state)
+TEST(test_divergence_is_noticed_in_the_step_of_the_cpu_engine)
 {
     struct fixture fixture;
     struct error error = {{0}};
@@ -144,7 +145,7 @@ static void assert_load_fails(const char *path, const char *part)
     }
 }
 
-static void test_what_is_wrong_with_the_driver_is_said(void **state)
+TEST(test_what_is_wrong_with_the_driver_is_said)
 {
     assert_load_fails("/nowhere/libcuda.so.1", "no NVIDIA driver");
     if (!is_fake()) {
@@ -165,7 +166,7 @@ static void test_what_is_wrong_with_the_driver_is_said(void **state)
     unsetenv("FAKE_CUDA_DEVICES");
 }
 
-static void test_devices_are_listed(void **state)
+TEST(test_devices_are_listed)
 {
     struct driver *driver = NULL;
     struct driver_device device;
@@ -204,7 +205,7 @@ static void assert_open_fails(const struct device_shape *shape, const char *part
     driver_unload(driver);
 }
 
-static void test_memory_that_is_not_there_is_said(void **state)
+TEST(test_memory_that_is_not_there_is_said)
 {
     struct device_shape shape = {
         .layer_count = 2, .widths = {784, 500, 10}, .batch_size = 100, .micro_batches = 1, .memory_limit = 1 << 20};
@@ -237,7 +238,7 @@ static void check_lost(const int *layers, int launch)
     unsetenv("FAKE_CUDA_LOSE_AT");
 }
 
-static void test_a_lost_device_is_one_error_message(void **state)
+TEST(test_a_lost_device_is_one_error_message)
 {
     if (is_fake()) {
         check_lost((const int[]){9, 4, 3}, 1); /* one launch for all steps */
@@ -247,7 +248,7 @@ static void test_a_lost_device_is_one_error_message(void **state)
 }
 
 /* Less capable devices: no cooperative launches, no pinned memory. */
-static void test_devices_that_can_do_less(void **state)
+TEST(test_devices_that_can_do_less)
 {
     struct fixture fixture;
     set_number("FAKE_CUDA_COOPERATIVE", 0);
@@ -265,7 +266,7 @@ static void test_devices_that_can_do_less(void **state)
 }
 
 /* The device must keep what the store keeps, because checkpoints move between the engines. */
-static void test_slots_are_the_stores(void **state)
+TEST(test_slots_are_the_stores)
 {
     for (int kind = 0; kind < OPTIMIZER_KINDS; kind++) {
         for (int averages = 0; averages < 2; averages++) {
@@ -281,19 +282,7 @@ static void test_slots_are_the_stores(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_seed_same_bits),
-        cmocka_unit_test(test_vectors_come_back_as_they_went),
-        cmocka_unit_test(test_a_loss_that_is_not_finite_stops_before_the_update),
-        cmocka_unit_test(test_divergence_is_noticed_in_the_step_of_the_cpu_engine),
-        cmocka_unit_test(test_what_is_wrong_with_the_driver_is_said),
-        cmocka_unit_test(test_devices_are_listed),
-        cmocka_unit_test(test_memory_that_is_not_there_is_said),
-        cmocka_unit_test(test_a_lost_device_is_one_error_message),
-        cmocka_unit_test(test_devices_that_can_do_less),
-        cmocka_unit_test(test_slots_are_the_stores),
-    };
     test_seed = test_random_begin("test_device");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * Layers that train.placement puts on the CPU (cuda/device/host.c): results match the CPU engine's, and neither side
  * touches the other's layers.
  */
+#include "tests/check.h"
 #include "tests/cuda/device/fixture.h"
 
 /* Some of the layers, but not all. */
@@ -14,7 +15,7 @@ static void place_some(struct fixture *fixture)
     }
 }
 
-static void test_gradients_and_logits_are_the_cpu_engines(void **state)
+TEST(test_gradients_and_logits_are_the_cpu_engines)
 {
     for (int i = 0; i < 12; i++) {
         struct fixture fixture;
@@ -28,7 +29,7 @@ static void test_gradients_and_logits_are_the_cpu_engines(void **state)
     }
 }
 
-static void test_training_is_the_cpu_engines(void **state)
+TEST(test_training_is_the_cpu_engines)
 {
     for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
         struct fixture fixture;
@@ -63,7 +64,7 @@ static void spoil(struct fixture *fixture, int layer, bool check)
     free(words);
 }
 
-static void test_the_device_has_no_part_in_them(void **state)
+TEST(test_the_device_has_no_part_in_them)
 {
     for (int layer = 0; layer < 3; layer++) {
         struct fixture fixture;
@@ -80,7 +81,7 @@ static void test_the_device_has_no_part_in_them(void **state)
     }
 }
 
-static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
+TEST(test_a_loss_that_is_not_finite_stops_before_the_update)
 {
     struct fixture fixture;
     struct error error = {{0}};
@@ -106,13 +107,7 @@ static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_and_logits_are_the_cpu_engines),
-        cmocka_unit_test(test_training_is_the_cpu_engines),
-        cmocka_unit_test(test_the_device_has_no_part_in_them),
-        cmocka_unit_test(test_a_loss_that_is_not_finite_stops_before_the_update),
-    };
     test_seed = test_random_begin("test_host");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

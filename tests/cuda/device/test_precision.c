@@ -2,6 +2,7 @@
  * tf32 and bfloat16 compared with their definition (cuda/kernels/dense.cuh), restated here in double precision:
  * operands of matrix products are rounded, and nothing else.
  */
+#include "tests/check.h"
 #include "tests/cuda/device/fixture.h"
 
 static const enum precision formats[] = {PRECISION_TF32, PRECISION_BFLOAT16};
@@ -152,7 +153,7 @@ static void skip_without_tensor_cores(void)
 }
 
 /* Inputs and weights are exact on both sides: only the order of sums may differ. */
-static void test_logits_are_of_rounded_operands(void **state)
+TEST(test_logits_are_of_rounded_operands)
 {
     skip_without_tensor_cores();
     for (int i = 0; i < 8; i++) {
@@ -223,7 +224,7 @@ static void check_gradient_of(enum precision precision, const int *layers, int l
 }
 
 /* A batch whose gradient is computed in parts: a step of plain gradient descent over all images tells it. */
-static void test_parts_of_a_batch(void **state)
+TEST(test_parts_of_a_batch)
 {
     skip_without_tensor_cores();
     enum { COUNT = 300 };
@@ -257,7 +258,7 @@ static void test_parts_of_a_batch(void **state)
     }
 }
 
-static void test_gradients_are_of_rounded_operands(void **state)
+TEST(test_gradients_are_of_rounded_operands)
 {
     skip_without_tensor_cores();
     static const int counts[] = {1, 2, 15, 17, 63, 64, 65, 129};
@@ -271,7 +272,7 @@ static void test_gradients_are_of_rounded_operands(void **state)
  * Training matches float32 but for the rounding; and it does differ. Always the same two runs, because no bound on how
  * far rounding drives them apart in 200 steps holds for all.
  */
-static void test_training_follows_float32(void **state)
+TEST(test_training_follows_float32)
 {
     test_seed = (struct test_random){1};
     skip_without_tensor_cores();
@@ -308,7 +309,7 @@ static void test_training_follows_float32(void **state)
     }
 }
 
-static void test_devices_without_tensor_cores(void **state)
+TEST(test_devices_without_tensor_cores)
 {
     if (!is_fake()) {
         return;
@@ -337,14 +338,7 @@ static void test_devices_without_tensor_cores(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_logits_are_of_rounded_operands),
-        cmocka_unit_test(test_gradients_are_of_rounded_operands),
-        cmocka_unit_test(test_parts_of_a_batch),
-        cmocka_unit_test(test_training_follows_float32),
-        cmocka_unit_test(test_devices_without_tensor_cores),
-    };
     test_seed = test_random_begin("test_precision");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

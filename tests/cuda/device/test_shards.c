@@ -1,7 +1,8 @@
 /* Sharded training in one cooperative launch matches the CPU engine's training, however the network is divided. */
+#include "tests/check.h"
 #include "tests/cuda/device/fixture.h"
 
-static void test_sharded_training_is_the_cpu_engines(void **state)
+TEST(test_sharded_training_is_the_cpu_engines)
 {
     for (int i = 0; i < 2 * OPTIMIZER_KINDS; i++) {
         static const int widths[] = {1, 3, 4, 9, 16};
@@ -27,7 +28,7 @@ static void test_sharded_training_is_the_cpu_engines(void **state)
 /* --- special sizes --- */
 
 /* A batch that needs several chunks, with as little shared memory as possible; and eight hidden units per block. */
-static void test_shards_of_any_cut(void **state)
+TEST(test_shards_of_any_cut)
 {
     static const struct {
         int inputs, units, batch, shared;
@@ -56,7 +57,7 @@ static void test_shards_of_any_cut(void **state)
  * Plain gradient descent, which has updates of its own; ReLU, for the one step that its biases are made for. With four
  * and eight units per block, one chunk and several.
  */
-static void test_one_step_of_plain_descent(void **state)
+TEST(test_one_step_of_plain_descent)
 {
     static const struct {
         int inputs, units, classes, batch, shared;
@@ -78,7 +79,7 @@ static void test_one_step_of_plain_descent(void **state)
 }
 
 /* 784-500-10 with momentum on GPUs of these sizes: units per block, 0 where kernels run one after another. */
-static void test_what_fits_where(void **state)
+TEST(test_what_fits_where)
 {
     static const struct {
         const char *name;
@@ -104,13 +105,7 @@ static void test_what_fits_where(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sharded_training_is_the_cpu_engines),
-        cmocka_unit_test(test_shards_of_any_cut),
-        cmocka_unit_test(test_one_step_of_plain_descent),
-        cmocka_unit_test(test_what_fits_where),
-    };
     test_seed = test_random_begin("test_shards");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

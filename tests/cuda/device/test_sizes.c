@@ -1,4 +1,5 @@
 /* Every remainder around the sizes of tiles, in rows, columns and depth; and batches up to the largest. */
+#include "tests/check.h"
 #include "tests/cuda/device/fixture.h"
 
 /* A number of multiprocessors with which tiles of this kind are chosen for products of about its size. */
@@ -17,7 +18,7 @@ static void check(struct fixture *fixture, int count)
     teardown(fixture);
 }
 
-static void test_one_off_each_tile(void **state)
+TEST(test_one_off_each_tile)
 {
     static const int sides[] = {KERNEL_SMALL_TILE, KERNEL_MEDIUM_TILE, KERNEL_LARGE_TILE};
     for (int tile = 0; tile < 3; tile++) {
@@ -34,7 +35,7 @@ static void test_one_off_each_tile(void **state)
 }
 
 /* The depth per turn is 8 or 16, of each of up to four slices. */
-static void test_every_depth(void **state)
+TEST(test_every_depth)
 {
     for (int depth = 1; depth <= 35; depth += 1 + (depth > 17)) {
         struct fixture fixture;
@@ -47,7 +48,7 @@ static void test_every_depth(void **state)
 }
 
 /* 500 hidden units like the network used for tuning, few pixels to save time; one image fewer than the maximum. */
-static void test_the_largest_batch(void **state)
+TEST(test_the_largest_batch)
 {
     struct fixture fixture;
     set_number("FAKE_CUDA_MULTIPROCESSORS", 200); /* otherwise large tiles would be wasted on ten classes */
@@ -61,11 +62,6 @@ static void test_the_largest_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_off_each_tile),
-        cmocka_unit_test(test_every_depth),
-        cmocka_unit_test(test_the_largest_batch),
-    };
     test_seed = test_random_begin("test_sizes");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * Rows of a table, and every loss: the device's results match the CPU engine's. Kernels other than the first layer's
  * input and the last layer's loss are those for images, which other tests try at all sizes.
  */
+#include "tests/check.h"
 #include "tests/cuda/device/fixture.h"
 
 static const enum loss_kind losses[] = {LOSS_SOFTMAX, LOSS_SIGMOID, LOSS_MSE, LOSS_MAE, LOSS_HUBER, LOSS_QUANTILE};
@@ -47,7 +48,7 @@ static void random_table(struct fixture *fixture, enum loss_kind loss, enum inpu
     set_number("FAKE_CUDA_SEED", below(2) ? 1 + below(1000) : 0);
 }
 
-static void test_gradients_and_outputs_are_the_cpu_engines(void **state)
+TEST(test_gradients_and_outputs_are_the_cpu_engines)
 {
     for (int i = 0; i < LOSSES * INPUTS; i++) {
         struct fixture fixture;
@@ -61,7 +62,7 @@ static void test_gradients_and_outputs_are_the_cpu_engines(void **state)
     }
 }
 
-static void test_training_is_the_cpu_engines(void **state)
+TEST(test_training_is_the_cpu_engines)
 {
     for (int i = 0; i < LOSSES * INPUTS; i++) {
         struct fixture fixture;
@@ -75,7 +76,7 @@ static void test_training_is_the_cpu_engines(void **state)
     }
 }
 
-static void test_layers_on_the_cpu(void **state)
+TEST(test_layers_on_the_cpu)
 {
     for (int i = 0; i < LOSSES; i++) {
         struct fixture fixture;
@@ -92,7 +93,7 @@ static void test_layers_on_the_cpu(void **state)
 }
 
 /* Categories that occur in no row of a batch are unchanged, and rows are wide. */
-static void test_lazy_updates_of_many_categories(void **state)
+TEST(test_lazy_updates_of_many_categories)
 {
     struct fixture fixture;
     set_up_table(&fixture, LOSS_MSE, (const int[]){3003, 8, 2}, 3, 20, 3);
@@ -106,7 +107,7 @@ static void test_lazy_updates_of_many_categories(void **state)
 }
 
 /* With tensor cores: no further off than the rounding of operands explains. */
-static void test_rounded_rows(void **state)
+TEST(test_rounded_rows)
 {
     struct fixture fixture;
     struct error error = {{0}};
@@ -128,7 +129,7 @@ static void test_rounded_rows(void **state)
     teardown(&fixture);
 }
 
-static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
+TEST(test_a_loss_that_is_not_finite_stops_before_the_update)
 {
     for (int i = 0; i < LOSSES; i++) {
         struct fixture fixture;
@@ -155,15 +156,7 @@ static void test_a_loss_that_is_not_finite_stops_before_the_update(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_and_outputs_are_the_cpu_engines),
-        cmocka_unit_test(test_training_is_the_cpu_engines),
-        cmocka_unit_test(test_layers_on_the_cpu),
-        cmocka_unit_test(test_lazy_updates_of_many_categories),
-        cmocka_unit_test(test_rounded_rows),
-        cmocka_unit_test(test_a_loss_that_is_not_finite_stops_before_the_update),
-    };
     test_seed = test_random_begin("test_tables");
     set_number("FAKE_CUDA_MULTIPROCESSORS", 4);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

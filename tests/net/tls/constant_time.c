@@ -115,7 +115,6 @@ static bool leak(void)
 int main(int argc, char **argv)
 {
     struct error error;
-    (void)argv;
     if (!tls_start(&error)) {
         fprintf(stderr, "constant_time: %s\n", error.text);
         return 1;

@@ -34,7 +34,7 @@ static bool runs(enum gcm_code code)
     return false;
 }
 
-static void vectors_of_the_specification(void **state)
+TEST(vectors_of_the_specification)
 {
     for (enum gcm_code code = 0; code < GCM_CODES; code++) {
         for (size_t i = 0; runs(code) && i < GCM_VECTORS; i++) {
@@ -89,7 +89,7 @@ static void check_size(enum gcm_code code, size_t size)
     assert_memory_equal(sealed[1], plain, size);
 }
 
-static void all_make_the_same_bytes(void **state)
+TEST(all_make_the_same_bytes)
 {
     for (enum gcm_code code = GCM_LIBSODIUM + 1; code < GCM_CODES; code++) {
         if (!runs(code)) {
@@ -105,7 +105,7 @@ static void all_make_the_same_bytes(void **state)
     }
 }
 
-static void the_fastest_is_chosen(void **state)
+TEST(the_fastest_is_chosen)
 {
     if (!gcm_is_available()) {
         skip();
@@ -122,7 +122,7 @@ static void flip(uint8_t *bytes, size_t size)
     bytes[test_random_below(&test_seed, (int)size)] ^= (uint8_t)(1 << test_random_below(&test_seed, 8));
 }
 
-static void nothing_altered_passes(void **state)
+TEST(nothing_altered_passes)
 {
     static uint8_t sealed[MOST], opened[MOST];
     for (enum gcm_code code = 0; code < GCM_CODES; code++) {
@@ -159,11 +159,5 @@ static void nothing_altered_passes(void **state)
 int main(void)
 {
     test_seed = test_random_begin("test_gcm");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(vectors_of_the_specification),
-        cmocka_unit_test(all_make_the_same_bytes),
-        cmocka_unit_test(the_fastest_is_chosen),
-        cmocka_unit_test(nothing_altered_passes),
-    };
-    return cmocka_run_group_tests(tests, start, NULL);
+    return check_run(start, NULL);
 }

@@ -204,7 +204,6 @@ static const size_t ticket_sizes[] = {0, 1, 255, 256, 300, 70000, 1 << 17};
 static void tickets(struct connection *connection, struct script *script)
 {
     static uint8_t message[4 + (1 << 17)];
-    (void)script;
     for (size_t i = 0; i < sizeof ticket_sizes / sizeof *ticket_sizes; i++) {
         const size_t size = ticket_sizes[i];
         memset(message, 24, sizeof message); /* what a key update begins with */
@@ -236,7 +235,6 @@ TEST(tickets_are_passed_over)
 
 static void goodbye_and_more(struct connection *connection, struct script *script)
 {
-    (void)script;
     send_record(connection, RECORD_ALERT, (uint8_t[]){1, 0}, 2); /* close_notify */
     send_record(connection, RECORD_DATA, "more", 4);
 }
@@ -264,7 +262,6 @@ static uint8_t code;
 
 static void one_alert(struct connection *connection, struct script *script)
 {
-    (void)script;
     send_record(connection, RECORD_ALERT, (uint8_t[]){2, code}, 2);
 }
 
@@ -302,7 +299,6 @@ TEST(alerts_are_told)
 
 static void cancels_and_ends(struct connection *connection, struct script *script)
 {
-    (void)script;
     send_record(connection, RECORD_ALERT, (uint8_t[]){1, 90}, 2); /* user_canceled */
     send_record(connection, RECORD_DATA, "last", 4);
     send_record(connection, RECORD_ALERT, (uint8_t[]){90, 0}, 2); /* the level means nothing in TLS 1.3 */
@@ -326,7 +322,6 @@ TEST(who_cancels_ends_in_order)
 
 static void empty_records_and_words(struct connection *connection, struct script *script)
 {
-    (void)script;
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < 32 + (i == 2); k++) {
             send_record(connection, RECORD_DATA, "", 0);

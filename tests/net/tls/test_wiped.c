@@ -111,7 +111,6 @@ static void echo(struct connection **connection, void *context)
     uint8_t byte;
     struct iovec part = {&byte, 1};
     struct error error;
-    (void)context;
     while (connection_read(*connection, &byte, 1, soon(), &error) && write_now(*connection, &part, 1, soon(), &error)) {
     }
 }

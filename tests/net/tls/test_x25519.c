@@ -31,7 +31,6 @@ static void unhex(const char *hex, uint8_t bytes[BYTES])
 
 static int draw(void *context, unsigned char *bytes, size_t size)
 {
-    (void)context;
     randombytes_buf(bytes, size);
     return 0;
 }

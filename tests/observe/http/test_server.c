@@ -54,7 +54,6 @@ static void echo(void *context, struct http_request *request)
 {
     char text[512], value[32] = "";
     size_t size;
-    (void)context;
     const uint8_t *body = http_request_body(request, &size);
     http_request_parameter(request, "q", value, sizeof value);
     snprintf(text, sizeof text, "<%s|%s|%.*s>", http_request_path(request), value, (int)size,
@@ -75,7 +74,6 @@ static void *answer_later(void *context)
 static void defer(void *context, struct http_request *request)
 {
     pthread_t thread;
-    (void)context;
     atomic_fetch_add(&deferred, 1);
     assert_int_equal(pthread_create(&thread, NULL, answer_later, request), 0);
     pthread_detach(thread);
@@ -83,13 +81,11 @@ static void defer(void *context, struct http_request *request)
 
 static void release_big(void *owner)
 {
-    (void)owner;
     atomic_fetch_sub(&big_under_way, 1);
 }
 
 static void answer_big(void *context, struct http_request *request)
 {
-    (void)context;
     atomic_fetch_add(&big_under_way, 1);
     http_answer(request,
                 &(struct http_answer){
@@ -100,7 +96,6 @@ static void answer_big(void *context, struct http_request *request)
 static void answer_tail(void *context, struct http_request *request)
 {
     char body[16] = "", tail[16] = "";
-    (void)context;
     http_request_parameter(request, "body", body, sizeof body);
     http_request_parameter(request, "tail", tail, sizeof tail);
     atomic_fetch_add(&big_under_way, 1);
@@ -121,7 +116,6 @@ static void add_up(void *context, struct http_request *request)
     char text[64];
     size_t size;
     uint64_t sum = 0;
-    (void)context;
     const uint8_t *body = http_request_body(request, &size);
     for (size_t i = 0; i < size; i++) {
         sum = sum * 31 + body[i];
@@ -135,15 +129,12 @@ static void add_up(void *context, struct http_request *request)
 
 static void on_closed(void *owner, struct http_stream *stream)
 {
-    (void)owner;
-    (void)stream;
     atomic_fetch_add(&streams_closed, 1);
     lasting = NULL;
 }
 
 static void tick(void *context)
 {
-    (void)context;
     if (lasting && http_stream_unsent(lasting) == 0) {
         http_stream_end(lasting);
     }
@@ -151,7 +142,6 @@ static void tick(void *context)
 
 static void stream(void *context, struct http_request *request)
 {
-    (void)context;
     const bool is_short = strcmp(http_request_path(request), "/stream/short") == 0;
     const bool ticks = strcmp(http_request_path(request), "/stream/second") == 0;
     struct http_stream *begun = http_stream_begin(request, "text/plain", on_closed, NULL);

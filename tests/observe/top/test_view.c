@@ -1,15 +1,11 @@
 /* What `trainer top` draws, at any size, of a run with any contents. */
 #include <locale.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "base/text/json.h"
 #include "observe/top/terminal.h"
@@ -26,11 +22,10 @@ struct world {
 
 static void begin(struct world *world, int width, int height)
 {
-    struct error error;
     *world = (struct world){.view = {.source = "127.0.0.1:9200", .trouble = ""}};
-    assert_true(board_create(&world->run.board, "top", 0, "", &error));
+    board_create(&world->run.board, "top", 0, "");
     world->screen.has_unicode = true;
-    assert_true(screen_resize(&world->screen, width, height, &error));
+    screen_resize(&world->screen, width, height);
 }
 
 static void end(struct world *world)
@@ -87,7 +82,7 @@ static const char *drawn(struct world *world, char text[65536])
     return text;
 }
 
-static void test_a_status_is_shown(void **state)
+TEST(test_a_status_is_shown)
 {
     struct world world;
     char text[65536];
@@ -125,7 +120,7 @@ static bool comes_before(const char *text, const char *one, const char *other)
     return a && b && a < b;
 }
 
-static void test_members_are_sorted_and_filtered(void **state)
+TEST(test_members_are_sorted_and_filtered)
 {
     struct world world;
     char text[65536];
@@ -154,7 +149,7 @@ static void test_members_are_sorted_and_filtered(void **state)
     end(&world);
 }
 
-static void test_curves_and_events(void **state)
+TEST(test_curves_and_events)
 {
     struct world world;
     char text[65536];
@@ -189,7 +184,7 @@ static void test_curves_and_events(void **state)
 }
 
 /* A screen of random size, with random keys, of members with random texts: the sanitizers watch. */
-static void test_any_size_and_any_key(void **state)
+TEST(test_any_size_and_any_key)
 {
     static const int keys[] = {KEY_TAB, KEY_UP, KEY_DOWN, KEY_PAGE_DOWN, KEY_END,      KEY_HOME,  's',
                                'S',     'r',    't',      '/',           'a',          KEY_ENTER, KEY_ESCAPE,
@@ -229,7 +224,7 @@ static void test_any_size_and_any_key(void **state)
 }
 
 /* A wide and high terminal: curves over two rows, a bar, and no blank lines. */
-static void test_all_lines_are_used(void **state)
+TEST(test_all_lines_are_used)
 {
     struct world world;
     char text[65536];
@@ -256,7 +251,7 @@ static void test_all_lines_are_used(void **state)
     end(&world);
 }
 
-static void test_texts_are_cut_between_words(void **state)
+TEST(test_texts_are_cut_between_words)
 {
     struct world world;
     char text[65536];
@@ -280,12 +275,11 @@ static size_t sent(struct screen *screen)
     return size;
 }
 
-static void test_only_what_changed_is_sent(void **state)
+TEST(test_only_what_changed_is_sent)
 {
-    struct error error;
     struct screen screen = {.has_unicode = true};
     (void)state;
-    assert_true(screen_resize(&screen, 80, 24, &error));
+    screen_resize(&screen, 80, 24);
     screen_put(&screen, 3, 0, 80, PLAIN, "step 1,000");
     assert_true(sent(&screen) > 10);
     assert_int_equal(sent(&screen), 0);
@@ -295,7 +289,7 @@ static void test_only_what_changed_is_sent(void **state)
     screen_free(&screen);
 }
 
-static void test_odd_answers(void **state)
+TEST(test_odd_answers)
 {
     static const char *const odd[] = {"{}", "[]", "3",
                                       "{\"run\":3,\"members\":{\"a\":1},\"progress\":[],\"drift\":[3]}",
@@ -318,11 +312,5 @@ static void test_odd_answers(void **state)
 int main(void)
 {
     setlocale(LC_ALL, "C.UTF-8");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_status_is_shown),         cmocka_unit_test(test_members_are_sorted_and_filtered),
-        cmocka_unit_test(test_curves_and_events),         cmocka_unit_test(test_any_size_and_any_key),
-        cmocka_unit_test(test_only_what_changed_is_sent), cmocka_unit_test(test_odd_answers),
-        cmocka_unit_test(test_all_lines_are_used),        cmocka_unit_test(test_texts_are_cut_between_words),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

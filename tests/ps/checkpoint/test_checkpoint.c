@@ -109,7 +109,6 @@ static void write_some(struct fixture *fixture, struct test_random *random)
 
 static void what_is_written_comes_back(void **unused)
 {
-    (void)unused;
     struct test_random random = test_random_begin("what_is_written_comes_back");
     for (int kind = 0; kind < 5; kind++) {
         for (int ema = 0; ema < 2; ema++) {
@@ -147,7 +146,6 @@ static void what_is_written_comes_back(void **unused)
 
 static void tensors_are_named_as_tensorflows_and_plain(void **unused)
 {
-    (void)unused;
     struct test_random random = test_random_begin("tensors_are_named_as_tensorflows_and_plain");
     struct fixture fixture;
     begin(&fixture, 7, OPTIMIZER_ADAM, 0.9);
@@ -200,7 +198,6 @@ static void refused(const char *what, size_t where)
 
 static void truncated_anywhere_or_one_bit_off_it_is_refused(void **unused)
 {
-    (void)unused;
     struct test_random random = test_random_begin("truncated_anywhere_or_one_bit_off_it_is_refused");
     struct fixture fixture;
     begin(&fixture, 2, OPTIMIZER_MOMENTUM, 0);
@@ -248,7 +245,6 @@ static void misfit(const struct fixture *here, const char *const *expected)
 
 static void a_misfit_says_what_differs(void **unused)
 {
-    (void)unused;
     struct test_random random = test_random_begin("a_misfit_says_what_differs");
     struct fixture written, here;
     begin(&written, 7, OPTIMIZER_MOMENTUM, 0);
@@ -332,7 +328,6 @@ static void what_metadata_cannot_say(void **unused)
         {"\":\"0.981234", "\":\"x.981234", "not a number"},
         {"\":\"0.333333", "\":\"0.3333x3", "not a number"},
     };
-    (void)unused;
     struct test_random random = test_random_begin("what_metadata_cannot_say");
     struct fixture fixture;
     struct checkpoint_file *file;
@@ -360,7 +355,6 @@ static void what_metadata_cannot_say(void **unused)
 
 static void evaluation_takes_the_averages_whatever_the_optimizer(void **unused)
 {
-    (void)unused;
     struct test_random random = test_random_begin("evaluation_takes_the_averages_whatever_the_optimizer");
     for (int ema = 0; ema < 2; ema++) {
         struct fixture fixture;
@@ -391,7 +385,6 @@ static void evaluation_takes_the_averages_whatever_the_optimizer(void **unused)
 
 static void failures_name_the_file(void **unused)
 {
-    (void)unused;
     struct checkpoint_file *file;
     struct error error = {""};
     assert_int_equal(checkpoint_open(&file, "/nowhere/model.safetensors", &error), CHECKPOINT_UNREADABLE);
@@ -406,7 +399,6 @@ static void failures_name_the_file(void **unused)
 
 static void a_named_pipe_is_not_waited_for(void **unused)
 {
-    (void)unused;
     char fifo[sizeof folder + 32];
     struct checkpoint_file *file;
     struct error error;
@@ -421,7 +413,6 @@ static void a_named_pipe_is_not_waited_for(void **unused)
 
 static void what_a_table_held_out_is_known(void **unused)
 {
-    (void)unused;
     struct test_random random = test_random_begin("what_a_table_held_out_is_known");
     struct fixture written;
     struct checkpoint_file *file;
@@ -442,7 +433,6 @@ static void what_a_table_held_out_is_known(void **unused)
 
 static void the_largest_header_fits(void **unused)
 {
-    (void)unused;
     struct config_model config = {.layer_count = CONFIG_MAX_LAYERS};
     for (int i = 0; i < CONFIG_MAX_LAYERS; i++) {
         config.layers[i] = i % 2 == 0 ? CONFIG_MAX_WIDTH : 1;
@@ -463,7 +453,6 @@ static void the_largest_header_fits(void **unused)
 
 static int make_folder(void **unused)
 {
-    (void)unused;
     if (!mkdtemp(folder)) {
         return -1;
     }
@@ -473,7 +462,6 @@ static int make_folder(void **unused)
 
 static int remove_folder(void **unused)
 {
-    (void)unused;
     unlink(path);
     return rmdir(folder); /* fails if a temporary file was left behind */
 }
@@ -481,7 +469,6 @@ static int remove_folder(void **unused)
 /* A change of optimizer keeps the parameters, a change of layers those that fit; losses are reported. */
 static void what_fits_is_taken_over(void **unused)
 {
-    (void)unused;
     struct test_random random = test_random_begin("what_fits_is_taken_over");
     struct fixture written, same, other;
     struct checkpoint_file *file;

@@ -56,7 +56,6 @@ static int free_descriptor(void)
 static int enter(void **unused)
 {
     const struct config_model layers = {.layers = {5, 7, 3}, .layer_count = 3, .activation = ACTIVATION_TANH};
-    (void)unused;
     memset(&disk, 0, sizeof disk);
     unused_fd = free_descriptor();
     strcpy(folder, "/tmp/disk-XXXXXX");
@@ -75,7 +74,6 @@ static int enter(void **unused)
 
 static int leave(void **unused)
 {
-    (void)unused;
     checkpoint_state_destroy(&state);
     unlink(path);
     return rmdir(folder) != 0 || free_descriptor() != unused_fd; /* nothing stays open */
@@ -106,7 +104,6 @@ static bool is_read(void)
 static void what_comes_in_pieces_is_whole(void **unused)
 {
     static const size_t pieces[] = {1, 7, 0};
-    (void)unused;
     for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
         disk.most = pieces[i];
         if (!is_read()) {
@@ -118,7 +115,6 @@ static void what_comes_in_pieces_is_whole(void **unused)
 /* At each read. */
 static void an_interruption_is_none(void **unused)
 {
-    (void)unused;
     assert_true(is_read());
     const int reads = disk.reads;
     assert_true(reads > 4);
@@ -130,7 +126,6 @@ static void an_interruption_is_none(void **unused)
 
 static void a_failure_is_said_with_its_reason(void **unused)
 {
-    (void)unused;
     assert_true(is_read());
     const int reads = disk.reads;
     disk.reason = EIO;
@@ -158,7 +153,6 @@ static void a_full_disk_loses_old_checkpoints_before_the_last(void **unused)
 {
     const struct config_output output = {.max_to_keep = 0};
     struct checkpoint_folder kept;
-    (void)unused;
     assert_true(checkpoint_folder_open(&kept, folder, &output, &error));
     for (int64_t step = 1; step <= 4; step++) {
         const struct checkpoint_info info = {.global_step = step, .validation_score = NAN, .best_score = NAN};

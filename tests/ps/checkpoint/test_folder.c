@@ -28,7 +28,6 @@ static int used_roots;
 
 static int set_up(void **unused)
 {
-    (void)unused;
     model_layout(&model, &model_config);
     snprintf(root, sizeof root, "/tmp/test_checkpoint_folder.%ld.%d", (long)getpid(), used_roots++);
     checkpoint_state_create(&snapshot, &model, &train);
@@ -68,7 +67,6 @@ static const char *file_name(const char *name)
 
 static int tear_down(void **unused)
 {
-    (void)unused;
     DIR *directory = opendir(root);
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
         unlinkat(dirfd(directory), entry->d_name, 0);
@@ -126,9 +124,8 @@ static void damage(const char *name, long at)
     fclose(file);
 }
 
-static void keeps_the_newest(void **unused)
+TEST_WITH(keeps_the_newest, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 2};
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
@@ -146,9 +143,8 @@ static void keeps_the_newest(void **unused)
     checkpoint_folder_close(&folder);
 }
 
-static void damaged_ones_are_passed_over_and_set_aside(void **unused)
+TEST_WITH(damaged_ones_are_passed_over_and_set_aside, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 5};
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
@@ -183,9 +179,8 @@ static void damaged_ones_are_passed_over_and_set_aside(void **unused)
 }
 
 /* More than the list has room for at first. */
-static void many_are_listed(void **unused)
+TEST_WITH(many_are_listed, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 2};
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
@@ -202,9 +197,8 @@ static void many_are_listed(void **unused)
     checkpoint_folder_close(&folder);
 }
 
-static void a_path_that_is_too_long_is_refused(void **unused)
+TEST_WITH(a_path_that_is_too_long_is_refused, set_up, tear_down)
 {
-    (void)unused;
     static char path[CHECKPOINT_MAX_PATH + 10];
     struct config_output config = {0};
     struct checkpoint_folder folder;
@@ -226,9 +220,8 @@ static void a_path_that_is_too_long_is_refused(void **unused)
     checkpoint_folder_close(&folder);
 }
 
-static void the_one_just_written_stays(void **unused)
+TEST_WITH(the_one_just_written_stays, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 1};
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
@@ -238,9 +231,8 @@ static void the_one_just_written_stays(void **unused)
     checkpoint_folder_close(&folder);
 }
 
-static void best_is_kept_apart(void **unused)
+TEST_WITH(best_is_kept_apart, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 1};
     struct checkpoint_folder folder;
     struct checkpoint_info info;
@@ -266,9 +258,8 @@ static void best_is_kept_apart(void **unused)
     checkpoint_folder_close(&folder);
 }
 
-static void files_are_named_as_they_are_written(void **unused)
+TEST_WITH(files_are_named_as_they_are_written, set_up, tear_down)
 {
-    (void)unused;
     static struct checkpoint_folder folder;
     struct config_output config = {.max_to_keep = 1};
     char path[CHECKPOINT_MAX_PATH];
@@ -286,9 +277,8 @@ static void files_are_named_as_they_are_written(void **unused)
     assert_string_equal(path, "");
 }
 
-static void a_second_process_is_told(void **unused)
+TEST_WITH(a_second_process_is_told, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {0};
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
@@ -309,9 +299,8 @@ static void a_second_process_is_told(void **unused)
     checkpoint_folder_close(&folder);
 }
 
-static void leftovers_go_and_strangers_stay(void **unused)
+TEST_WITH(leftovers_go_and_strangers_stay, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 1};
     struct checkpoint_folder folder;
     open_folder(&folder, &config);
@@ -337,9 +326,8 @@ static void leftovers_go_and_strangers_stay(void **unused)
 }
 
 /* Killed again and again while saving: there is always a good checkpoint, of one of the newest steps. */
-static void killed_at_any_moment_the_newest_is_good(void **unused)
+TEST_WITH(killed_at_any_moment_the_newest_is_good, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 2};
     struct checkpoint_folder folder;
     int64_t step = 0;
@@ -374,9 +362,8 @@ static void killed_at_any_moment_the_newest_is_good(void **unused)
     }
 }
 
-static void the_writer_reports_each_outcome_once(void **unused)
+TEST_WITH(the_writer_reports_each_outcome_once, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 3};
     struct checkpoint_folder folder;
     struct checkpoint_writer *writer;
@@ -413,9 +400,8 @@ static void the_writer_reports_each_outcome_once(void **unused)
 }
 
 /* A signal that the main thread holds back stays pending: the default of this one would end the process. */
-static void signals_are_not_for_the_writer(void **unused)
+TEST_WITH(signals_are_not_for_the_writer, set_up, tear_down)
 {
-    (void)unused;
     struct config_output config = {.max_to_keep = 3};
     struct checkpoint_folder folder;
     struct checkpoint_writer *writer;
@@ -439,20 +425,5 @@ static void signals_are_not_for_the_writer(void **unused)
 
 int main(void)
 {
-#define CASE(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-    const struct CMUnitTest tests[] = {
-        CASE(keeps_the_newest),
-        CASE(damaged_ones_are_passed_over_and_set_aside),
-        CASE(many_are_listed),
-        CASE(a_path_that_is_too_long_is_refused),
-        CASE(the_one_just_written_stays),
-        CASE(best_is_kept_apart),
-        CASE(files_are_named_as_they_are_written),
-        CASE(a_second_process_is_told),
-        CASE(leftovers_go_and_strangers_stay),
-        CASE(killed_at_any_moment_the_newest_is_good),
-        CASE(the_writer_reports_each_outcome_once),
-        CASE(signals_are_not_for_the_writer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

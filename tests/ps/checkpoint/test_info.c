@@ -33,7 +33,6 @@ static void make_state(int hidden, enum optimizer_kind optimizer, double ema_dec
 
 static int enter(void **unused)
 {
-    (void)unused;
     strcpy(folder, "/tmp/info-XXXXXX");
     if (!mkdtemp(folder)) {
         return 1;
@@ -46,7 +45,6 @@ static int enter(void **unused)
 
 static int leave(void **unused)
 {
-    (void)unused;
     checkpoint_close(file);
     checkpoint_state_destroy(&state);
     unlink(path);
@@ -65,7 +63,6 @@ static const struct checkpoint_info *kept(const struct checkpoint_info *info)
 
 static void scores_are_of_the_metric_that_was_chosen(void **unused)
 {
-    (void)unused;
     for (enum metric metric = METRIC_AUTO; metric < METRICS; metric++) {
         const struct checkpoint_info written = {
             .metric = metric, .validation_score = 0.25, .best_score = 0.5, .config_digest = ""};
@@ -84,7 +81,6 @@ static void scores_are_of_the_metric_that_was_chosen(void **unused)
 
 static void the_loss_is_kept_with_what_belongs_to_it(void **unused)
 {
-    (void)unused;
     for (enum loss_kind loss = LOSS_AUTO; loss <= LOSS_QUANTILE; loss++) {
         const struct checkpoint_info written = {.loss = loss, .huber_delta = 0.125, .quantile = 0.75};
         const struct checkpoint_info *read = kept(&written);
@@ -98,7 +94,6 @@ static void the_loss_is_kept_with_what_belongs_to_it(void **unused)
 static void what_is_not_said_is_not_there(void **unused)
 {
     const struct checkpoint_info written = {.test_share = -1};
-    (void)unused;
     const struct checkpoint_info *read = kept(&written);
     assert_null(read->preprocessing);
     assert_null(read->class_names);
@@ -113,7 +108,6 @@ static void what_is_not_said_is_not_there(void **unused)
 static void numbers_are_kept_to_their_ends(void **unused)
 {
     static const int64_t ends[] = {INT64_MIN, -1, 0, 1, INT64_MAX};
-    (void)unused;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         const struct checkpoint_info written = {.global_step = ends[i] < 0 ? 0 : ends[i],
                                                 .seed = ends[i],
@@ -129,7 +123,6 @@ static void numbers_are_kept_to_their_ends(void **unused)
 
 static void a_model_is_known_by_its_layers_and_activation(void **unused)
 {
-    (void)unused;
     for (enum activation activation = ACTIVATION_RELU; activation <= ACTIVATION_IDENTITY; activation++) {
         struct config_model read = {.init_stddev = 3};
         model.activation = activation;
@@ -145,7 +138,6 @@ static void a_model_is_known_by_its_layers_and_activation(void **unused)
 /* More than is read at once. */
 static void a_large_one_is_whole(void **unused)
 {
-    (void)unused;
     checkpoint_state_destroy(&state);
     make_state(20000, OPTIMIZER_ADAM, 0);
     kept(&(struct checkpoint_info){.global_step = 9});
@@ -168,7 +160,6 @@ static void a_large_one_is_whole(void **unused)
 static void weights_are_raw_or_averaged_as_wanted(void **unused)
 {
     static const enum checkpoint_weights which[] = {CHECKPOINT_BEST_WEIGHTS, CHECKPOINT_RAW, CHECKPOINT_AVERAGED};
-    (void)unused;
     float *values = malloc(model.float_count * sizeof *values);
     for (int has_averages = 0; has_averages < 2; has_averages++) {
         checkpoint_state_destroy(&state);
@@ -199,7 +190,6 @@ static void weights_are_raw_or_averaged_as_wanted(void **unused)
 static void tensors_are_read_in_part(void **unused)
 {
     float values[10];
-    (void)unused;
     kept(&(struct checkpoint_info){.global_step = 9});
     const struct safetensors_tensor *weights = safetensors_find(checkpoint_file_tensors(file), model.variables[0].name);
     assert_non_null(weights);
@@ -224,7 +214,6 @@ static void what_is_lost_is_said(void **unused)
         {{.layers = {5, 7, 3, 2}, .layer_count = 4, .activation = ACTIVATION_TANH},
          "the order of layers: 2 of weights there and 3 here"},
     };
-    (void)unused;
     kept(&(struct checkpoint_info){.global_step = 9});
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model other;
@@ -246,7 +235,6 @@ static void what_is_lost_is_said(void **unused)
 /* Nothing is written that could not be read. */
 static void names_may_be_too_many(void **unused)
 {
-    (void)unused;
     char *names = malloc(SAFETENSORS_MAX_HEADER + 1);
     memset(names, 'n', SAFETENSORS_MAX_HEADER);
     names[SAFETENSORS_MAX_HEADER] = '\0';
@@ -265,7 +253,6 @@ static void a_path_may_be_too_long(void **unused)
 {
     static char name[CHECKPOINT_MAX_PATH + 10];
     struct checkpoint_file *none = file;
-    (void)unused;
     memset(name, 'n', sizeof name - 1);
     assert_int_equal(checkpoint_open(&none, name, &error), CHECKPOINT_UNREADABLE);
     assert_null(none);

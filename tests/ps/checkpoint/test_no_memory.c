@@ -24,11 +24,9 @@ static struct error error;
 
 static int thread_reason; /* why no thread starts; 0: they do */
 
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *context)
 {
-    return thread_reason != 0 ? thread_reason : __real_pthread_create(thread, attributes, run, context);
+    return thread_reason != 0 ? thread_reason : SYSTEM(pthread_create)(thread, attributes, run, context);
 }
 
 static char some_group[] = "the \"group\"", some_time[] = "time\\of day";
@@ -43,7 +41,6 @@ static const struct checkpoint_info some_info = {.global_step = 4,
 static int enter(void **unused)
 {
     const struct config_model layers = {.layers = {5, 7, 3}, .layer_count = 3, .activation = ACTIVATION_TANH};
-    (void)unused;
     strcpy(folder, "/tmp/no-memory-XXXXXX");
     if (!mkdtemp(folder)) {
         return 1;
@@ -58,7 +55,6 @@ static int enter(void **unused)
 static int leave(void **unused)
 {
     char command[128];
-    (void)unused;
     checkpoint_state_destroy(&state);
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command);
@@ -92,7 +88,6 @@ static void assert_all_is_there(const struct checkpoint_info *info)
 static void what_is_written_is_all_of_it(void **unused)
 {
     int failures = 0;
-    (void)unused;
     for (bool written = false; !written; failures += !written) {
         no_memory_from(failures + 1, 1);
         written = checkpoint_write(path, &state, &some_info, &error);
@@ -114,7 +109,6 @@ static void what_is_written_is_all_of_it(void **unused)
 static void what_cannot_be_read_now_is_not_damaged(void **unused)
 {
     int failures = 0;
-    (void)unused;
     assert_true(checkpoint_write(path, &state, &some_info, &error));
     for (struct checkpoint_file *file = NULL; !file; failures += !file) {
         no_memory_from(failures + 1, 1);
@@ -136,7 +130,6 @@ static void a_folder_that_cannot_be_read_now_keeps_all_it_has(void **unused)
 {
     struct checkpoint_folder ours;
     int failures = 0;
-    (void)unused;
     assert_true(checkpoint_folder_open(&ours, folder, &output, &error));
     assert_true(checkpoint_folder_save(&ours, CHECKPOINT_MODEL, &state, &some_info, &error));
     const int files = count_files();
@@ -157,7 +150,6 @@ static void a_writer_that_cannot_start_says_why(void **unused)
 {
     struct checkpoint_folder ours;
     struct checkpoint_writer *writer;
-    (void)unused;
     assert_true(checkpoint_folder_open(&ours, folder, &output, &error));
     thread_reason = EAGAIN;
     assert_false(checkpoint_writer_create(&writer, &ours, &error));

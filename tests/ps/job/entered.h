@@ -8,14 +8,12 @@ static struct scene scene;
 
 static inline int enter(void **state)
 {
-    (void)state;
     set_up(&scene, 3);
     return 0;
 }
 
 static inline int leave(void **state)
 {
-    (void)state;
     job_destroy(&scene.job);
     return 0;
 }

@@ -1,11 +1,7 @@
 /* Which gradients make a step: scenarios, and random histories whose result must not depend on the order of arrival. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "ps/job/job.h"
 #include "tests/random.h"
@@ -23,9 +19,8 @@ static struct aggregation make(int shards, int wanted, int least)
     return aggregation;
 }
 
-static void test_all_are_waited_for(void **state)
+TEST(test_all_are_waited_for)
 {
-    (void)state;
     struct aggregation aggregation = make(1, WORKERS, 1);
     for (int i = 0; i < WORKERS; i++) {
         assert_false(aggregation_decide(&aggregation, all));
@@ -36,9 +31,8 @@ static void test_all_are_waited_for(void **state)
     aggregation_destroy(&aggregation);
 }
 
-static void test_surplus_workers_are_backups(void **state)
+TEST(test_surplus_workers_are_backups)
 {
-    (void)state;
     struct aggregation aggregation = make(1, 3, 1);
     aggregation_add(&aggregation, 0, 4, true);
     aggregation_add(&aggregation, 0, 1, true);
@@ -54,9 +48,8 @@ static void test_surplus_workers_are_backups(void **state)
     aggregation_destroy(&aggregation);
 }
 
-static void test_the_lost_are_not_waited_for(void **state)
+TEST(test_the_lost_are_not_waited_for)
 {
-    (void)state;
     struct aggregation aggregation = make(1, WORKERS, 2);
     bool awaited[WORKERS] = {true, true, true, false, false};
     int possible, whole;
@@ -77,9 +70,8 @@ static void test_the_lost_are_not_waited_for(void **state)
     aggregation_destroy(&aggregation);
 }
 
-static void test_nobody_at_all_makes_no_step(void **state)
+TEST(test_nobody_at_all_makes_no_step)
 {
-    (void)state;
     struct aggregation aggregation = make(1, WORKERS, 1);
     bool awaited[WORKERS] = {false};
     assert_false(aggregation_decide(&aggregation, awaited));
@@ -89,9 +81,8 @@ static void test_nobody_at_all_makes_no_step(void **state)
     aggregation_destroy(&aggregation);
 }
 
-static void test_not_finite_is_not_waited_for_until_there_is_another(void **state)
+TEST(test_not_finite_is_not_waited_for_until_there_is_another)
 {
-    (void)state;
     struct aggregation aggregation = make(2, WORKERS, 1);
     for (int i = 0; i < WORKERS; i++) {
         aggregation_add(&aggregation, 0, i, true);
@@ -115,9 +106,8 @@ static void test_not_finite_is_not_waited_for_until_there_is_another(void **stat
     aggregation_destroy(&aggregation);
 }
 
-static void test_a_gradient_needs_all_its_parts(void **state)
+TEST(test_a_gradient_needs_all_its_parts)
 {
-    (void)state;
     struct aggregation aggregation = make(3, 1, 1);
     aggregation_add(&aggregation, 0, 1, true);
     aggregation_add(&aggregation, 1, 2, true);
@@ -130,9 +120,8 @@ static void test_a_gradient_needs_all_its_parts(void **state)
     aggregation_destroy(&aggregation);
 }
 
-static void test_followers_take_what_is_decided(void **state)
+TEST(test_followers_take_what_is_decided)
 {
-    (void)state;
     struct aggregation aggregation = make(1, WORKERS, 1);
     const bool set[WORKERS] = {true, false, true, false, false};
     aggregation_apply_decision(&aggregation, set);
@@ -146,9 +135,8 @@ static void test_followers_take_what_is_decided(void **state)
  * Whatever arrives, in whatever order and however often: the set contains only complete gradients, enough of them, and
  * never changes.
  */
-static void test_random_histories(void **state)
+TEST(test_random_histories)
 {
-    (void)state;
     struct test_random random = test_random_begin("aggregation");
     for (int run = 0; run < 2000; run++) {
         int shards = 1 + test_random_below(&random, 3), wanted = 1 + test_random_below(&random, WORKERS);
@@ -188,15 +176,5 @@ static void test_random_histories(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_are_waited_for),
-        cmocka_unit_test(test_surplus_workers_are_backups),
-        cmocka_unit_test(test_the_lost_are_not_waited_for),
-        cmocka_unit_test(test_nobody_at_all_makes_no_step),
-        cmocka_unit_test(test_not_finite_is_not_waited_for_until_there_is_another),
-        cmocka_unit_test(test_a_gradient_needs_all_its_parts),
-        cmocka_unit_test(test_followers_take_what_is_decided),
-        cmocka_unit_test(test_random_histories),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

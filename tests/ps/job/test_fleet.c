@@ -435,7 +435,7 @@ static void begin(struct fleet *fleet)
     }
 }
 
-static void test_each_difference_counts_once_or_not_at_all(void **state)
+TEST(test_each_difference_counts_once_or_not_at_all)
 {
     struct fleet *fleet = calloc(1, sizeof *fleet);
     fleet->random = test_random_begin("fleet");
@@ -463,6 +463,5 @@ static void test_each_difference_counts_once_or_not_at_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_difference_counts_once_or_not_at_all)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

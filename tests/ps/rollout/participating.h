@@ -37,7 +37,6 @@ static inline bool lookup(const struct address *address, struct endpoints *endpo
 
 static inline bool check(void *context, const struct config *then, struct error *error)
 {
-    (void)context;
     host.checked++;
     assert_int_equal(then->cluster.job_name, JOB_WORKER);
     return !host.has_no_memory || error_set(error, "it would take 9 MiB of memory here, and there are 2");
@@ -45,7 +44,6 @@ static inline bool check(void *context, const struct config *then, struct error 
 
 static inline bool save(void *context, struct error *error)
 {
-    (void)context;
     host.saved++;
     return !host.cant_save || error_set(error, "the disk is full");
 }
@@ -59,21 +57,17 @@ static inline enum participant_switch switch_to(void *context, const struct conf
 
 static inline bool restore(void *context, struct error *error)
 {
-    (void)context;
-    (void)error;
     host.restored++;
     return true;
 }
 
 static inline void settle(void *context)
 {
-    (void)context;
     host.settled++;
 }
 
 static inline void leave(void *context, bool for_good)
 {
-    (void)context;
     host.left++;
     host.for_good = for_good;
 }
@@ -104,7 +98,6 @@ static inline void start(void)
 
 static inline int set_up(void **state)
 {
-    (void)state;
     if (!make_machine()) {
         return 1;
     }
@@ -117,7 +110,6 @@ static inline int set_up(void **state)
 
 static inline int tear_down(void **state)
 {
-    (void)state;
     participant_destroy(&participant);
     memset(&participant, 0, sizeof participant);
     return remove_machine();

@@ -507,7 +507,6 @@ static void expect_members(struct scenario_words *words, bool (*is)(struct scena
 
 static bool is_off(struct scenario_words *words, struct member who)
 {
-    (void)words;
     return rollout_is_absent(&at.rollout.absent, who);
 }
 

@@ -1,4 +1,5 @@
 /* A member's part: hosts that do less than worker 0, who has no place in the target, and catching up. */
+#include "tests/check.h"
 #include "tests/ps/rollout/participating.h"
 
 #include <fcntl.h>
@@ -37,8 +38,10 @@ static int audited(const char *what)
 
 /* --- Hosts --- */
 
+static int quiet(void **state);
+
 /* All but worker 0 neither save nor restore. */
-static void most_members_only_switch(void **state)
+TEST_WITH(most_members_only_switch, quiet, tear_down)
 {
     static const struct participant_host least = {.switch_to = switch_to, .leave = leave};
     participant.host = least;
@@ -64,7 +67,7 @@ static void most_members_only_switch(void **state)
 }
 
 /* A fleet's first rollout may lead from a config without a number. */
-static void the_first_version_is_1(void **state)
+TEST_WITH(the_first_version_is_1, quiet, tear_down)
 {
     write_text("config.json", text_of(0, 0.5, ""));
     start();
@@ -78,7 +81,7 @@ static void the_first_version_is_1(void **state)
 }
 
 /* The file is noted before a version is in force, so that the next process sees an edit of this one's time, too. */
-static void an_edit_under_this_process_is_known_to_the_next(void **state)
+TEST_WITH(an_edit_under_this_process_is_known_to_the_next, quiet, tear_down)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
@@ -90,7 +93,7 @@ static void an_edit_under_this_process_is_known_to_the_next(void **state)
 }
 
 /* In place, or as a new file; at the time, or with the size, of the one before. */
-static void however_the_file_is_edited_it_is_told(void **state)
+TEST_WITH(however_the_file_is_edited_it_is_told, quiet, tear_down)
 {
     static const struct {
         double rate;
@@ -117,7 +120,7 @@ static void however_the_file_is_edited_it_is_told(void **state)
 }
 
 /* What it was refused for does not matter on the way back, and the model is restored only when all are back. */
-static void who_refused_restores_when_it_is_told(void **state)
+TEST_WITH(who_refused_restores_when_it_is_told, quiet, tear_down)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     disk_left = 0;
@@ -134,7 +137,7 @@ static void who_refused_restores_when_it_is_told(void **state)
 }
 
 /* What was kept for going back is released in either version, and not by one that came later. */
-static void what_is_settled_is_of_the_last_rollout(void **state)
+TEST_WITH(what_is_settled_is_of_the_last_rollout, quiet, tear_down)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
@@ -157,12 +160,10 @@ static void what_is_settled_is_of_the_last_rollout(void **state)
 
 static enum participant_switch switch_late(void *context, const struct config *now, int64_t step)
 {
-    (void)context;
-    (void)now;
     return step == 100 ? SWITCH_LATE : SWITCH_DONE;
 }
 
-static void who_learns_of_the_step_too_late_goes_back_with_the_others(void **state)
+TEST_WITH(who_learns_of_the_step_too_late_goes_back_with_the_others, quiet, tear_down)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     participant.host.switch_to = switch_late;
@@ -200,7 +201,7 @@ static struct participant_order order_without_worker_1(void)
 }
 
 /* Until that is settled the others may go back, and need it again. */
-static void who_is_removed_stays_until_it_is_settled(void **state)
+TEST_WITH(who_is_removed_stays_until_it_is_settled, quiet, tear_down)
 {
     struct participant_order order = order_without_worker_1();
     host.has_no_memory = true; /* which it would not need */
@@ -251,7 +252,7 @@ static void stages(char *before, char *after, const char *refusal)
     says(refusal[0] != '\0' ? PHASE_FAILED : PHASE_STAGED, 1, refusal);
 }
 
-static void only_new_hosts_are_looked_up(void **state)
+TEST_WITH(only_new_hosts_are_looked_up, quiet, tear_down)
 {
     static const char one_ps[] = "\"127.0.0.1:1\"]", new_ps[] = "\"127.0.0.1:1\",\"nowhere.example:9\"]";
     static const char one_worker[] = "\"127.0.0.1:2\"", moved[] = "\"nowhere.example:2\"";
@@ -268,7 +269,7 @@ static void only_new_hosts_are_looked_up(void **state)
 }
 
 /* A version is known by its number, in the manifest as in the config. */
-static void a_config_of_another_number_is_not_taken(void **state)
+TEST_WITH(a_config_of_another_number_is_not_taken, quiet, tear_down)
 {
     const struct manifest_config before = signed_config(text_of(1, 0.5, ""), 1, "");
     const struct manifest_config after = signed_config(text_of(2, 0.25, ""), 3, "");
@@ -277,7 +278,7 @@ static void a_config_of_another_number_is_not_taken(void **state)
     says(PHASE_FAILED, 1, "this program reads the manifest's target differently from the one that signed it");
 }
 
-static void as_much_disk_as_it_takes_is_enough(void **state)
+TEST_WITH(as_much_disk_as_it_takes_is_enough, quiet, tear_down)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     disk_left = (1 << 20) - 1;
@@ -290,7 +291,7 @@ static void as_much_disk_as_it_takes_is_enough(void **state)
 }
 
 /* The error names the flag's key before the version is compared with what the flag makes of it. */
-static void a_flag_in_the_way_has_a_name(void **state)
+TEST_WITH(a_flag_in_the_way_has_a_name, quiet, tear_down)
 {
     const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}, {"learning_rate", "0.5"}};
     struct error error;
@@ -304,7 +305,7 @@ static void a_flag_in_the_way_has_a_name(void **state)
 }
 
 /* Beside the config, wherever that is. */
-static void the_key_lies_beside_the_config(void **state)
+TEST_WITH(the_key_lies_beside_the_config, quiet, tear_down)
 {
     char path[64], name[] = "config.json", deep[] = "a/b/config.json";
     struct config one = {.path = name};
@@ -319,7 +320,7 @@ static void the_key_lies_beside_the_config(void **state)
 }
 
 /* What is staged well is nothing to warn of. */
-static void a_refusal_is_warned_of(void **state)
+TEST_WITH(a_refusal_is_warned_of, quiet, tear_down)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     listen_in();
@@ -337,7 +338,7 @@ static void a_refusal_is_warned_of(void **state)
 /* --- Catching up --- */
 
 /* What is the same again is said once; a new reason is told. */
-static void why_it_can_not_follow_is_said_once(void **state)
+TEST_WITH(why_it_can_not_follow_is_said_once, quiet, tear_down)
 {
     char path[128];
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
@@ -357,7 +358,7 @@ static void why_it_can_not_follow_is_said_once(void **state)
 }
 
 /* However long the reason: what fits a report is compared. */
-static void a_long_reason_is_said_once_too(void **state)
+TEST_WITH(a_long_reason_is_said_once_too, quiet, tear_down)
 {
     char text[1024], name[400] = "";
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
@@ -389,7 +390,7 @@ static uint8_t *other_program(size_t *size)
     return program;
 }
 
-static void a_program_is_taken_before_it_follows(void **state)
+TEST_WITH(a_program_is_taken_before_it_follows, quiet, tear_down)
 {
     size_t size;
     const char *digest;
@@ -421,7 +422,7 @@ static void a_program_is_taken_before_it_follows(void **state)
 }
 
 /* Another process of this machine may receive it then. */
-static void a_program_that_is_half_here_is_let_go(void **state)
+TEST_WITH(a_program_that_is_half_here_is_let_go, quiet, tear_down)
 {
     size_t size;
     const char *digest;
@@ -439,7 +440,7 @@ static void a_program_that_is_half_here_is_let_go(void **state)
 }
 
 /* The disk filled up after it was staged. */
-static void a_program_without_room_is_refused(void **state)
+TEST_WITH(a_program_without_room_is_refused, quiet, tear_down)
 {
     size_t size;
     const char *digest;
@@ -471,7 +472,7 @@ static void touch_program(const struct programs *kept, char letter, char path[VE
 }
 
 /* Those of the manifest stay, of every architecture: ps 0 has them to send, there and back. */
-static void programs_of_former_rollouts_are_removed(void **state)
+TEST_WITH(programs_of_former_rollouts_are_removed, quiet, tear_down)
 {
     char coming[VERSIONS_PATH], to_go_back_to[VERSIONS_PATH], former[VERSIONS_PATH];
     struct programs kept;
@@ -501,31 +502,7 @@ static int quiet(void **state)
     return set_up(state);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, quiet, tear_down)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        CASE(most_members_only_switch),
-        CASE(who_refused_restores_when_it_is_told),
-        CASE(the_first_version_is_1),
-        CASE(an_edit_under_this_process_is_known_to_the_next),
-        CASE(however_the_file_is_edited_it_is_told),
-        CASE(what_is_settled_is_of_the_last_rollout),
-        CASE(who_learns_of_the_step_too_late_goes_back_with_the_others),
-        CASE(who_is_removed_stays_until_it_is_settled),
-        CASE(only_new_hosts_are_looked_up),
-        CASE(a_config_of_another_number_is_not_taken),
-        CASE(as_much_disk_as_it_takes_is_enough),
-        CASE(a_flag_in_the_way_has_a_name),
-        CASE(the_key_lies_beside_the_config),
-        CASE(a_refusal_is_warned_of),
-        CASE(why_it_can_not_follow_is_said_once),
-        CASE(a_long_reason_is_said_once_too),
-        CASE(a_program_is_taken_before_it_follows),
-        CASE(a_program_that_is_half_here_is_let_go),
-        CASE(a_program_without_room_is_refused),
-        CASE(programs_of_former_rollouts_are_removed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

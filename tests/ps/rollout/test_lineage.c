@@ -1,13 +1,9 @@
 /* Where this process's version comes from, according to the manifests beside its config. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 #include <sodium.h>
 
 #include "base/checked.h"
@@ -49,7 +45,6 @@ static const char *digest_of(uint64_t version)
 static int enter(void **state)
 {
     char command[128];
-    (void)state;
     strcpy(folder, "/tmp/lineage-XXXXXX");
     if (sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0 || !mkdtemp(folder)) {
         return 1;
@@ -66,7 +61,6 @@ static int enter(void **state)
 static int leave(void **state)
 {
     char command[128];
-    (void)state;
     config.path = own_path;
     config_free(&config);
     snprintf(command, sizeof command, "rm -r %s", folder);
@@ -112,7 +106,7 @@ static void is_in(uint64_t version)
     config.fleet.version = (int64_t)version;
 }
 
-static void without_a_rollout_there_is_none(void **state)
+TEST_WITH(without_a_rollout_there_is_none, enter, leave)
 {
     struct lineage lineage;
     uint8_t *bytes;
@@ -133,7 +127,7 @@ static void without_a_rollout_there_is_none(void **state)
     assert_false(lineage_adopts(&config, digest_of(1), &may_lose));
 }
 
-static void the_last_rollout_is_known_whole(void **state)
+TEST_WITH(the_last_rollout_is_known_whole, enter, leave)
 {
     struct lineage lineage;
     uint8_t *bytes;
@@ -167,9 +161,8 @@ static void the_last_rollout_is_known_whole(void **state)
 }
 
 /* In either of its versions it may not be settled yet. */
-static void a_rollout_is_fresh_to_who_is_in_it(void **state)
+TEST_WITH(a_rollout_is_fresh_to_who_is_in_it, enter, leave)
 {
-    (void)state;
     keep(4, 5, false);
     for (uint64_t version = 3; version <= 6; version++) {
         is_in(version);
@@ -177,7 +170,7 @@ static void a_rollout_is_fresh_to_who_is_in_it(void **state)
     }
 }
 
-static void checkpoints_of_earlier_versions_are_adopted(void **state)
+TEST_WITH(checkpoints_of_earlier_versions_are_adopted, enter, leave)
 {
     bool may_lose;
     (void)state;
@@ -201,7 +194,7 @@ static void checkpoints_of_earlier_versions_are_adopted(void **state)
 }
 
 /* It went back from there. */
-static void checkpoints_of_the_target_are_adopted_by_the_fallback(void **state)
+TEST_WITH(checkpoints_of_the_target_are_adopted_by_the_fallback, enter, leave)
 {
     bool may_lose;
     (void)state;
@@ -216,7 +209,7 @@ static void checkpoints_of_the_target_are_adopted_by_the_fallback(void **state)
     }
 }
 
-static void what_the_disk_changed_is_named(void **state)
+TEST_WITH(what_the_disk_changed_is_named, enter, leave)
 {
     static const char *const last_ones[] = {"5 #00000000\n", "five\n", "-5\n"};
     struct lineage lineage;
@@ -258,7 +251,7 @@ static void what_the_disk_changed_is_named(void **state)
     free(bytes);
 }
 
-static void the_last_one_counts_only_with_its_manifest(void **state)
+TEST_WITH(the_last_one_counts_only_with_its_manifest, enter, leave)
 {
     struct lineage lineage;
     char kept[VERSIONS_PATH];
@@ -272,7 +265,7 @@ static void the_last_one_counts_only_with_its_manifest(void **state)
     assert_int_equal(lineage.target, 5);
 }
 
-static void a_path_may_be_too_long(void **state)
+TEST_WITH(a_path_may_be_too_long, enter, leave)
 {
     static char name[VERSIONS_PATH + 1];
     char kept[VERSIONS_PATH];
@@ -287,8 +280,6 @@ static void a_path_may_be_too_long(void **state)
         assert_null(bytes);
     }
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
 
 /* --- Programs --- */
 
@@ -324,9 +315,8 @@ static bool vouches(uint64_t version, const char *digest)
     return lineage_vouches(path, version, digest, &error);
 }
 
-static void signed_manifests_vouch_for_programs(void **state)
+TEST_WITH(signed_manifests_vouch_for_programs, enter, leave)
 {
-    (void)state;
     uint8_t other_key[OPERATOR_PUBLIC_KEY], other_secret[OPERATOR_SECRET_KEY];
     memset(one, '1', PROGRAM_DIGEST_HEX);
     memset(two, '2', PROGRAM_DIGEST_HEX);
@@ -354,9 +344,8 @@ static void signed_manifests_vouch_for_programs(void **state)
 }
 
 /* A machine that was away during a rollout knows the fallback's program from the manifest of the target alone. */
-static void the_last_manifest_vouches_for_its_fallback(void **state)
+TEST_WITH(the_last_manifest_vouches_for_its_fallback, enter, leave)
 {
-    (void)state;
     install_key("operator.pub", public_key);
     bring(two, one);
     keep(5, 6, false);
@@ -364,9 +353,8 @@ static void the_last_manifest_vouches_for_its_fallback(void **state)
     assert_false(vouches(5, two));
 }
 
-static void what_another_key_signed_vouches_for_nothing(void **state)
+TEST_WITH(what_another_key_signed_vouches_for_nothing, enter, leave)
 {
-    (void)state;
     uint8_t key[OPERATOR_PUBLIC_KEY];
     install_key("operator.pub", public_key);
     crypto_sign_keypair(key, secret_key);
@@ -378,18 +366,5 @@ static void what_another_key_signed_vouches_for_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(without_a_rollout_there_is_none),
-        TEST(the_last_rollout_is_known_whole),
-        TEST(a_rollout_is_fresh_to_who_is_in_it),
-        TEST(checkpoints_of_earlier_versions_are_adopted),
-        TEST(checkpoints_of_the_target_are_adopted_by_the_fallback),
-        TEST(what_the_disk_changed_is_named),
-        TEST(the_last_one_counts_only_with_its_manifest),
-        TEST(a_path_may_be_too_long),
-        TEST(signed_manifests_vouch_for_programs),
-        TEST(the_last_manifest_vouches_for_its_fallback),
-        TEST(what_another_key_signed_vouches_for_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,13 +1,9 @@
 /* Manifests: signed, intact, for this fleet, and newer; anything else is refused with the reason. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 #include <sodium.h>
 
 #include "ps/rollout/manifest.h"
@@ -31,13 +27,11 @@ static void make(const char *fleet, uint64_t from, uint64_t to, uint8_t **bytes,
 
 static int make_keys(void **state)
 {
-    (void)state;
     return sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0;
 }
 
-static void comes_back_as_it_went(void **state)
+TEST(comes_back_as_it_went)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     struct manifest manifest;
@@ -60,9 +54,8 @@ static void comes_back_as_it_went(void **state)
 }
 
 /* By the clock of whoever looks; one that was never set is before every expiry. */
-static void a_manifest_expires(void **state)
+TEST(a_manifest_expires)
 {
-    (void)state;
     struct error error;
     struct manifest manifest = {.signed_s = 1700000000, .expires_s = 1700003600};
     assert_true(manifest_is_current(&manifest, false, 1700003599, &error));
@@ -77,9 +70,8 @@ static void a_manifest_expires(void **state)
 }
 
 /* Every byte is covered by the signature, and no prefix is accepted. */
-static void any_other_byte_is_refused(void **state)
+TEST(any_other_byte_is_refused)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     struct manifest manifest;
@@ -101,9 +93,8 @@ static void any_other_byte_is_refused(void **state)
     free(bytes);
 }
 
-static void a_digest_that_lies_is_refused_although_signed(void **state)
+TEST(a_digest_that_lies_is_refused_although_signed)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     struct manifest manifest;
@@ -122,9 +113,8 @@ static void a_digest_that_lies_is_refused_although_signed(void **state)
     free(bytes);
 }
 
-static void programs_come_back_as_they_went(void **state)
+TEST(programs_come_back_as_they_went)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     struct error error;
@@ -172,9 +162,8 @@ static void programs_come_back_as_they_went(void **state)
     assert_false(manifest_brings_programs(&manifest)); /* a config only, for the programs in force */
 }
 
-static void programs_that_make_no_sense_are_refused(void **state)
+TEST(programs_that_make_no_sense_are_refused)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     struct error error;
@@ -213,9 +202,8 @@ static void programs_that_make_no_sense_are_refused(void **state)
     }
 }
 
-static void versions_only_go_up(void **state)
+TEST(versions_only_go_up)
 {
-    (void)state;
     uint8_t *bytes;
     size_t size;
     struct manifest manifest;
@@ -280,16 +268,14 @@ static void check_word(bool resumes)
     assert_true(manifest_abort_encode(&abort, secret_key, bytes) <= MANIFEST_ABORT_BYTES);
 }
 
-static void an_abort_is_signed(void **state)
+TEST(an_abort_is_signed)
 {
-    (void)state;
     check_word(false);
     check_word(true);
 }
 
-static void machines_keep_what_is_their_own(void **state)
+TEST(machines_keep_what_is_their_own)
 {
-    (void)state;
     static const char *const own[] = {"{\"output\":{\"profile\":\"p\"}}",
                                       "{\"output\":{\"train_dir\":\"t\"}}",
                                       "{\"output\":{\"summary_dir\":\"s\"}}",
@@ -318,7 +304,7 @@ static void machines_keep_what_is_their_own(void **state)
 }
 
 /* Exactly as large as the header says. */
-static void sizes_are_bounded(void **state)
+TEST(sizes_are_bounded)
 {
     static char text[MANIFEST_MAX_CONFIG + 1];
     uint8_t *bytes;
@@ -355,7 +341,7 @@ static void sizes_are_bounded(void **state)
 }
 
 /* Signed or not. */
-static void more_than_a_manifest_is_none(void **state)
+TEST(more_than_a_manifest_is_none)
 {
     uint8_t *bytes;
     size_t size;
@@ -388,7 +374,7 @@ static void kind_is(const struct manifest *manifest, const char *before, const c
     config_free(&to);
 }
 
-static void what_differs_makes_the_kind(void **state)
+TEST(what_differs_makes_the_kind)
 {
     static const char slow[] = "{\"train\":{\"learning_rate\":0.5}}", fast[] = "{\"train\":{\"learning_rate\":0.25}}";
     struct manifest manifest = {.target = {.local = "ab", .local_size = 2},
@@ -411,9 +397,8 @@ static void what_differs_makes_the_kind(void **state)
 }
 
 /* Two of three operators. */
-static void as_many_sign_as_must(void **state)
+TEST(as_many_sign_as_must)
 {
-    (void)state;
     uint8_t secrets[4][OPERATOR_SECRET_KEY], stranger[OPERATOR_PUBLIC_KEY], *bytes;
     size_t size;
     struct operator_keys team = {.count = 3, .threshold = 2};
@@ -465,20 +450,5 @@ static void as_many_sign_as_must(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_abort_is_signed),
-        cmocka_unit_test(machines_keep_what_is_their_own),
-        cmocka_unit_test(comes_back_as_it_went),
-        cmocka_unit_test(a_manifest_expires),
-        cmocka_unit_test(any_other_byte_is_refused),
-        cmocka_unit_test(a_digest_that_lies_is_refused_although_signed),
-        cmocka_unit_test(programs_come_back_as_they_went),
-        cmocka_unit_test(programs_that_make_no_sense_are_refused),
-        cmocka_unit_test(versions_only_go_up),
-        cmocka_unit_test(sizes_are_bounded),
-        cmocka_unit_test(more_than_a_manifest_is_none),
-        cmocka_unit_test(what_differs_makes_the_kind),
-        cmocka_unit_test(as_many_sign_as_must),
-    };
-    return cmocka_run_group_tests(tests, make_keys, NULL);
+    return check_run(make_keys, NULL);
 }

@@ -1,13 +1,9 @@
 /* The bounds of a manifest, what is said of one that is cut off where, and which configs may follow each other. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 #include <sodium.h>
 
 #include "ps/rollout/manifest.h"
@@ -28,14 +24,12 @@ static size_t size;
 
 static int make_keys(void **state)
 {
-    (void)state;
     return sodium_init() < 0 || crypto_sign_keypair(public_key, secret_key) != 0;
 }
 
 static int enter(void **state)
 {
     static const struct manifest_config usual = {.text = "{}", .text_size = 2, .local = "{ }", .local_size = 3};
-    (void)state;
     manifest = (struct manifest){.fleet = "north", .author = "me", .target = usual, .fallback = usual};
     manifest.target.version = 5;
     manifest.fallback.version = 4;
@@ -45,7 +39,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     free(bytes);
     return 0;
 }
@@ -86,7 +79,7 @@ static bool takes(size_t at, uint32_t number)
     return taken;
 }
 
-static void it_is_said_where_it_is_cut_off(void **state)
+TEST_WITH(it_is_said_where_it_is_cut_off, enter, leave)
 {
     static const struct {
         size_t end;
@@ -126,9 +119,8 @@ static void it_is_said_where_it_is_cut_off(void **state)
     assert_non_null(strstr(error.text, "the manifest is too large: "));
 }
 
-static void flags_are_known_ones(void **state)
+TEST_WITH(flags_are_known_ones, enter, leave)
 {
-    (void)state;
     bring(1);
     manifest.may_lose = true;
     encode();
@@ -142,9 +134,8 @@ static void flags_are_known_ones(void **state)
 }
 
 /* Texts have no end but their size: a zero in one would hide what follows. */
-static void no_text_has_a_zero_in_it(void **state)
+TEST_WITH(no_text_has_a_zero_in_it, enter, leave)
 {
-    (void)state;
     manifest.target.text = "{\0}";
     manifest.target.text_size = 3;
     encode();
@@ -159,9 +150,8 @@ static void no_text_has_a_zero_in_it(void **state)
     assert_non_null(strstr(error.text, "it ends in its fallback"));
 }
 
-static void a_digest_is_of_its_config(void **state)
+TEST_WITH(a_digest_is_of_its_config, enter, leave)
 {
-    (void)state;
     encode();
     assert_true(manifest_decode(&got, bytes, size, only(public_key), &error));
     assert_int_equal(strlen(got.target.digest), CONFIG_DIGEST_HEX);
@@ -171,7 +161,7 @@ static void a_digest_is_of_its_config(void **state)
     assert_string_equal(error.text, "the manifest is damaged: its target is not what its digest says");
 }
 
-static void there_are_programs_for_four_architectures_at_most(void **state)
+TEST_WITH(there_are_programs_for_four_architectures_at_most, enter, leave)
 {
     const size_t count_at = HEAD + 2 * CONFIG + PROGRAMS + 2 * 4;
     (void)state;
@@ -196,9 +186,8 @@ static void there_are_programs_for_four_architectures_at_most(void **state)
     assert_false(takes(count_at - 4, 101)); /* percent of speed */
 }
 
-static void there_are_eight_waves_at_most(void **state)
+TEST_WITH(there_are_eight_waves_at_most, enter, leave)
 {
-    (void)state;
     bring(1);
     manifest.programs.waves.count = ROLLOUT_MAX_WAVES;
     for (uint32_t i = 0; i < ROLLOUT_MAX_WAVES; i++) {
@@ -225,9 +214,8 @@ static void there_are_eight_waves_at_most(void **state)
     free(more);
 }
 
-static void one_new_program_is_enough(void **state)
+TEST_WITH(one_new_program_is_enough, enter, leave)
 {
-    (void)state;
     bring(2);
     for (int i = 0; i < 2; i++) {
         strcpy(manifest.programs.items[i].fallback, manifest.programs.items[i].digest);
@@ -262,9 +250,8 @@ static void may_follow(const char *before, const char *after, const char *says)
     config_free(&to);
 }
 
-static void a_fleet_keeps_its_name_and_its_encryption(void **state)
+TEST_WITH(a_fleet_keeps_its_name_and_its_encryption, enter, leave)
 {
-    (void)state;
     may_follow("{\"fleet\":{\"name\":\"north\"}}", "{\"fleet\":{\"name\":\"south\"}}",
                "fleet.name can't be changed by a rollout: stop the job and start it again");
     may_follow("{\"security\":{\"insecure\":false}}", "{\"security\":{\"insecure\":true}}",
@@ -275,7 +262,7 @@ static void a_fleet_keeps_its_name_and_its_encryption(void **state)
     may_follow("{}", "{\"cluster\":{\"ps_hosts\":[\"a:1\"],\"worker_hosts\":[\"b:1\"]}}", "");
 }
 
-static void a_flag_would_override_it_again(void **state)
+TEST_WITH(a_flag_would_override_it_again, enter, leave)
 {
     static const struct config_setting flags[] = {{"learning_rate", "0.5"}};
     struct config here, after;
@@ -293,7 +280,7 @@ static void a_flag_would_override_it_again(void **state)
     config_free(&after);
 }
 
-static void members_are_those_of_the_lists_and_who_may_join(void **state)
+TEST_WITH(members_are_those_of_the_lists_and_who_may_join, enter, leave)
 {
     struct config config;
     (void)state;
@@ -310,7 +297,7 @@ static void members_are_those_of_the_lists_and_who_may_join(void **state)
 
 /* --- An abort --- */
 
-static void an_abort_has_its_size(void **state)
+TEST_WITH(an_abort_has_its_size, enter, leave)
 {
     uint8_t word[MANIFEST_ABORT_BYTES + 1] = {0};
     const struct manifest_abort abort = {.fleet = "", .author = "", .target = 5};
@@ -340,22 +327,7 @@ static void an_abort_has_its_size(void **state)
     assert_string_equal(error.text, "the abort is invalid: it does not read like one");
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, enter, leave)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(it_is_said_where_it_is_cut_off),
-        TEST(flags_are_known_ones),
-        TEST(no_text_has_a_zero_in_it),
-        TEST(a_digest_is_of_its_config),
-        TEST(there_are_programs_for_four_architectures_at_most),
-        TEST(there_are_eight_waves_at_most),
-        TEST(one_new_program_is_enough),
-        TEST(a_fleet_keeps_its_name_and_its_encryption),
-        TEST(a_flag_would_override_it_again),
-        TEST(members_are_those_of_the_lists_and_who_may_join),
-        TEST(an_abort_has_its_size),
-    };
-    return cmocka_run_group_tests(tests, make_keys, NULL);
+    return check_run(make_keys, NULL);
 }

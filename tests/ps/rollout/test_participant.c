@@ -1,11 +1,11 @@
 /* A member's side: what it takes, what it refuses and why, and that orders may come in any number. */
+#include "tests/check.h"
 #include "tests/ps/rollout/participating.h"
 
 #include "base/clock.h"
 
-static void live_there_and_back(void **state)
+TEST_WITH(live_there_and_back, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     participant_act(&participant, &order);
     says(PHASE_STAGED, 1, "");
@@ -55,7 +55,7 @@ static void kept_above(const struct participant_order *order, uint64_t version)
 }
 
 /* A false ps 0 has every manifest that was ever signed: none of them leads below what the fleet had settled on. */
-static void manifests_of_before_lead_nowhere(void **state)
+TEST_WITH(manifests_of_before_lead_nowhere, set_up, tear_down)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key), old;
     struct error error;
@@ -96,9 +96,8 @@ static void manifests_of_before_lead_nowhere(void **state)
 }
 
 /* What was signed long ago begins nothing, except that what has begun may end. */
-static void a_signature_ends(void **state)
+TEST_WITH(a_signature_ends, set_up, tear_down)
 {
-    (void)state;
     expires_s = (uint64_t)clock_wall_s() - 1;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     refused(&order, "the manifest expired at ");
@@ -117,9 +116,8 @@ static void a_signature_ends(void **state)
     assert_int_equal(current(), 2);
 }
 
-static void what_is_refused(void **state)
+TEST_WITH(what_is_refused, set_up, tear_down)
 {
-    (void)state;
     uint8_t other_public[OPERATOR_PUBLIC_KEY], other_secret[OPERATOR_SECRET_KEY];
     crypto_sign_keypair(other_public, other_secret);
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", other_secret);
@@ -141,9 +139,8 @@ static void what_is_refused(void **state)
 }
 
 /* What an operator was made to sign is refused, too: no file of this machine is written by anybody's order. */
-static void what_is_a_machines_own(void **state)
+TEST_WITH(what_is_a_machines_own, set_up, tear_down)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         local[i] = "{\"output\":{\"profile\":\"/tmp/everything\"}}";
         struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, "", secret_key);
@@ -160,9 +157,8 @@ static void what_is_a_machines_own(void **state)
     says(PHASE_STAGED, 1, "");
 }
 
-static void a_key_that_anybody_may_replace(void **state)
+TEST_WITH(a_key_that_anybody_may_replace, set_up, tear_down)
 {
-    (void)state;
     char path[128];
     snprintf(path, sizeof path, "%s/operator.pub", folder);
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
@@ -174,9 +170,8 @@ static void a_key_that_anybody_may_replace(void **state)
 }
 
 /* A machine that was away goes over to what killed this process before only now and then. */
-static void what_failed_here_is_caught_up_with_later(void **state)
+TEST_WITH(what_failed_here_is_caught_up_with_later, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", folder);
@@ -203,9 +198,8 @@ static void what_failed_here_is_caught_up_with_later(void **state)
 }
 
 /* Started again while a rollout is under way, it must not write over the checkpoint to go back to. */
-static void holds_until_it_is_settled(void **state)
+TEST_WITH(holds_until_it_is_settled, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     assert_false(lineage_is_fresh(&config));
     participant_act(&participant, &order);
@@ -221,9 +215,8 @@ static void holds_until_it_is_settled(void **state)
 }
 
 /* Back to what ran here, which is neither of the two that the manifest names, and was never rolled out. */
-static void goes_back_to_what_it_ran_before(void **state)
+TEST_WITH(goes_back_to_what_it_ran_before, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_CATCH_UP, 2, 0.25, 3, 0.125, "", secret_key);
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", folder);
@@ -240,9 +233,8 @@ static void goes_back_to_what_it_ran_before(void **state)
 }
 
 /* A manifest that goes back to a version need not bring that version's program; without it nobody comes into that. */
-static void a_program_that_is_not_here_is_not_done_without(void **state)
+TEST_WITH(a_program_that_is_not_here_is_not_done_without, set_up, tear_down)
 {
-    (void)state;
     programs = (struct manifest_programs){.count = 1, .protocol = 1};
     struct manifest_program *program = &programs.items[0];
     program->size = 1000;
@@ -259,9 +251,8 @@ static void a_program_that_is_not_here_is_not_done_without(void **state)
 }
 
 /* Who comes straight into a version that may yet be gone back from knows which program belongs to the one before it. */
-static void knows_the_program_to_go_back_to(void **state)
+TEST_WITH(knows_the_program_to_go_back_to, set_up, tear_down)
 {
-    (void)state;
     char digest[PROGRAM_DIGEST_HEX + 1];
     struct programs kept;
     struct error error;
@@ -285,9 +276,8 @@ static void knows_the_program_to_go_back_to(void **state)
 }
 
 /* Its copy of the former program is damaged, say, so that it runs the installed one; the fleet went on without it. */
-static void follows_the_fleet_from_any_program(void **state)
+TEST_WITH(follows_the_fleet_from_any_program, set_up, tear_down)
 {
-    (void)state;
     char digest[PROGRAM_DIGEST_HEX + 1];
     struct programs kept;
     struct error error;
@@ -312,9 +302,8 @@ static void follows_the_fleet_from_any_program(void **state)
 }
 
 /* The next rollout tells that the one before was settled, whose way back is not kept any longer. */
-static void the_next_rollout_ends_its_probation(void **state)
+TEST_WITH(the_next_rollout_ends_its_probation, set_up, tear_down)
 {
-    (void)state;
     struct probation probation;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     participant_act(&participant, &order);
@@ -351,9 +340,8 @@ static struct participant_order misread(void)
     return order;
 }
 
-static void a_canary_that_misreads_goes_back_by_itself(void **state)
+TEST_WITH(a_canary_that_misreads_goes_back_by_itself, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = misread();
     participant_act(&participant, &order); /* by now it has said why */
     participant_act(&participant, &order);
@@ -367,9 +355,8 @@ static void a_canary_that_misreads_goes_back_by_itself(void **state)
     assert_int_equal(current(), 1);
 }
 
-static void who_misreads_is_sent_back(void **state)
+TEST_WITH(who_misreads_is_sent_back, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = misread();
     probation_end(config_path);
     for (int i = 0; i < 300; i++) { /* off probation, it goes nowhere by itself */
@@ -388,9 +375,8 @@ static void who_misreads_is_sent_back(void **state)
 }
 
 /* What was signed when this version came says where to, if the order's signature can't be checked any more. */
-static void goes_back_without_the_key(void **state)
+TEST_WITH(goes_back_without_the_key, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = misread();
     char path[128];
     snprintf(path, sizeof path, "%s/operator.pub", folder);
@@ -408,9 +394,8 @@ static void goes_back_without_the_key(void **state)
 }
 
 /* Else the fleet would wait for ever. */
-static void goes_back_even_if_its_program_is_gone(void **state)
+TEST_WITH(goes_back_even_if_its_program_is_gone, set_up, tear_down)
 {
-    (void)state;
     struct error error;
     char digest[PROGRAM_DIGEST_HEX + 1] = "";
     local[0] = "{\"train\":{\"num_threads\":2}}";
@@ -431,9 +416,8 @@ static void goes_back_even_if_its_program_is_gone(void **state)
 }
 
 /* What the disk has done to a version's file is made good by taking it again. */
-static void a_damaged_version_is_caught_up_with_again(void **state)
+TEST_WITH(a_damaged_version_is_caught_up_with_again, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", folder);
@@ -453,9 +437,8 @@ static void a_damaged_version_is_caught_up_with_again(void **state)
 }
 
 /* ps 0 may send manifests as often as it likes. */
-static void the_audit_log_stays_small(void **state)
+TEST_WITH(the_audit_log_stays_small, set_up, tear_down)
 {
-    (void)state;
     uint8_t other_public[OPERATOR_PUBLIC_KEY], other_secret[OPERATOR_SECRET_KEY], *bytes;
     size_t size, lines = 0;
     char path[128];
@@ -478,9 +461,8 @@ static void the_audit_log_stays_small(void **state)
 }
 
 /* Before anything changes, each member looks whether its machine can bear it. */
-static void what_the_machine_cant_bear(void **state)
+TEST_WITH(what_the_machine_cant_bear, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, ",\"nowhere.example:3\"", secret_key);
     refused(&order, "nowhere.example: there is no such host");
     order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, ",\"somewhere.example:3\"", secret_key);
@@ -500,9 +482,8 @@ static void what_the_machine_cant_bear(void **state)
 }
 
 /* One that was away as the others switched follows them once its reason to refuse is gone, whatever the kind. */
-static void what_was_refused_is_staged_anew_one_day(void **state)
+TEST_WITH(what_was_refused_is_staged_anew_one_day, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     disk_left = 1000;
     refused(&order, "config.json.d: less than 1024 KiB are left on that disk");
@@ -516,9 +497,8 @@ static void what_was_refused_is_staged_anew_one_day(void **state)
     says(PHASE_SWITCHED, 2, "");
 }
 
-static void a_job_starts_anew(void **state)
+TEST_WITH(a_job_starts_anew, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, ",\"127.0.0.1:3\"", secret_key);
     participant_act(&participant, &order);
     says(PHASE_STAGED, 1, "");
@@ -541,9 +521,8 @@ static void a_job_starts_anew(void **state)
 }
 
 /* Away while the fleet went on, or back. */
-static void a_late_comer_catches_up(void **state)
+TEST_WITH(a_late_comer_catches_up, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_CATCH_UP, 6, 0.5, 7, 0.25, "", secret_key);
     order.in_force = 7;
     participant_act(&participant, &order);
@@ -566,9 +545,8 @@ static void a_late_comer_catches_up(void **state)
 }
 
 /* What kept it from catching up may be gone. */
-static void a_full_disk_is_no_end(void **state)
+TEST_WITH(a_full_disk_is_no_end, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     participant_act(&participant, &order);
     order.order = ORDER_SWITCH;
@@ -604,9 +582,8 @@ static void drift_says(const char *words)
 }
 
 /* Looked at whenever the file was touched; spaces do not count, and undoing the edit ends it. */
-static void an_edit_by_hand_is_told(void **state)
+TEST_WITH(an_edit_by_hand_is_told, set_up, tear_down)
 {
-    (void)state;
     static const char told[] = "config.json was edited by hand and is not in force: roll it out or undo the edit";
     char spaced[600] = " \n ";
     drift_says("");
@@ -629,9 +606,8 @@ static void an_edit_by_hand_is_told(void **state)
 }
 
 /* While a version counts, a restarted process knows what the file was before the edit. */
-static void an_edit_is_known_to_the_next_process(void **state)
+TEST_WITH(an_edit_is_known_to_the_next_process, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     participant_act(&participant, &order);
     order.order = ORDER_SWITCH;
@@ -649,9 +625,8 @@ static void an_edit_is_known_to_the_next_process(void **state)
 }
 
 /* A file that would override what is rolled out is a reason to refuse it, with the version that it has. */
-static void a_file_of_a_later_version_is_in_the_way(void **state)
+TEST_WITH(a_file_of_a_later_version_is_in_the_way, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     write_text("config.json", text_of(3, 0.5, ""));
     participant_act(&participant, &order);
@@ -676,7 +651,6 @@ static bool fails;
 
 static bool try_out(void *context, const struct config *then, bool may_lose, struct error *error)
 {
-    (void)context;
     tries++;
     assert_false(may_lose);
     assert_int_equal(then->cluster.worker_hosts.count, 2);
@@ -684,9 +658,8 @@ static bool try_out(void *context, const struct config *then, bool may_lose, str
 }
 
 /* A trial and a checkpoint, each once in a rollout however often the order comes. */
-static void tries_and_saves_once(void **state)
+TEST_WITH(tries_and_saves_once, set_up, tear_down)
 {
-    (void)state;
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, ",\"127.0.0.1:3\"", secret_key);
     for (int i = 0; i < 3; i++) {
         tries = 0;
@@ -724,9 +697,8 @@ static void tries_and_saves_once(void **state)
 }
 
 /* A flag of it that flips would make another rollout of it; it can't be checked against its signature for ever. */
-static void a_damaged_manifest_is_not_obeyed(void **state)
+TEST_WITH(a_damaged_manifest_is_not_obeyed, set_up, tear_down)
 {
-    (void)state;
     struct lineage lineage;
     struct manifest manifest;
     struct error error;
@@ -758,36 +730,5 @@ static void a_damaged_manifest_is_not_obeyed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(live_there_and_back, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(manifests_of_before_lead_nowhere, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_signature_ends, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_is_refused, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_is_a_machines_own, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_key_that_anybody_may_replace, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_failed_here_is_caught_up_with_later, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_audit_log_stays_small, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_the_machine_cant_bear, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(what_was_refused_is_staged_anew_one_day, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_job_starts_anew, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(holds_until_it_is_settled, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(goes_back_to_what_it_ran_before, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_program_that_is_not_here_is_not_done_without, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(knows_the_program_to_go_back_to, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(follows_the_fleet_from_any_program, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(the_next_rollout_ends_its_probation, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_canary_that_misreads_goes_back_by_itself, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(who_misreads_is_sent_back, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(goes_back_without_the_key, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(goes_back_even_if_its_program_is_gone, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_damaged_version_is_caught_up_with_again, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_late_comer_catches_up, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_full_disk_is_no_end, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_damaged_manifest_is_not_obeyed, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_edit_by_hand_is_told, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(an_edit_is_known_to_the_next_process, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(a_file_of_a_later_version_is_in_the_way, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(tries_and_saves_once, set_up, tear_down),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* What a member's part in a rollout leaves behind: the audit log, programs, and what the next process finds. */
+#include "tests/check.h"
 #include "tests/ps/rollout/participating.h"
 
 #include "base/log.h"
@@ -44,11 +45,14 @@ static void audited(const char *const *lines)
 
 static bool cant_restore(void *context, struct error *error)
 {
-    (void)context;
     return error_set(error, "the checkpoint is gone");
 }
 
-static void each_step_of_a_live_rollout_is_on_record(void **state)
+static int forget_program(void **state);
+
+static int quiet(void **state);
+
+TEST_WITH(each_step_of_a_live_rollout_is_on_record, quiet, forget_program)
 {
     static const char *const lines[] = {"\"what\":\"stage\",\"version\":2,\"outcome\":\"done\"",
                                         "\"what\":\"switch\",\"version\":2,\"outcome\":\"done\"",
@@ -71,14 +75,12 @@ static void each_step_of_a_live_rollout_is_on_record(void **state)
 
 static bool try_out(void *context, const struct config *then, bool may_lose, struct error *error)
 {
-    (void)context;
-    (void)error;
     assert_int_equal(then->cluster.worker_hosts.count, 2);
     assert_false(may_lose);
     return true;
 }
 
-static void each_step_of_a_job_that_starts_anew_is_on_record(void **state)
+TEST_WITH(each_step_of_a_job_that_starts_anew_is_on_record, quiet, forget_program)
 {
     static const char *const lines[] = {"\"what\":\"stage\",\"version\":2,\"outcome\":\"done\"",
                                         "\"what\":\"try\",\"version\":2,\"outcome\":\"done\"",
@@ -101,7 +103,7 @@ static void each_step_of_a_job_that_starts_anew_is_on_record(void **state)
     audited(lines);
 }
 
-static void a_catch_up_is_on_record(void **state)
+TEST_WITH(a_catch_up_is_on_record, quiet, forget_program)
 {
     static const char *const lines[] = {"\"what\":\"catch up\",\"version\":2,\"outcome\":\"begun\"", NULL};
     struct participant_order order = order_of(ORDER_CATCH_UP, 1, 0.5, 2, 0.25, "", secret_key);
@@ -116,13 +118,11 @@ static void a_catch_up_is_on_record(void **state)
 
 static bool is_not_ready(void *context)
 {
-    (void)context;
     return false;
 }
 
 static bool is_ready(void *context)
 {
-    (void)context;
     return true;
 }
 
@@ -133,7 +133,7 @@ static bool reports_ready(void)
     return report.ready;
 }
 
-static void who_trains_is_ready_until_it_leaves(void **state)
+TEST_WITH(who_trains_is_ready_until_it_leaves, quiet, forget_program)
 {
     assert_true(reports_ready()); /* nobody asks it */
     participant.host.ready = is_not_ready;
@@ -148,7 +148,7 @@ static void who_trains_is_ready_until_it_leaves(void **state)
     assert_int_equal(host.left, 1);
 }
 
-static void without_a_file_there_is_no_place_for_versions(void **state)
+TEST_WITH(without_a_file_there_is_no_place_for_versions, quiet, forget_program)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     char *path = config.path;
@@ -159,7 +159,7 @@ static void without_a_file_there_is_no_place_for_versions(void **state)
 }
 
 /* A flag would win again at the next start: the result would be a version that nobody signed. */
-static void a_flag_of_this_process_is_in_the_way(void **state)
+TEST_WITH(a_flag_of_this_process_is_in_the_way, quiet, forget_program)
 {
     const struct config_setting flags[] = {{"job_name", "worker"}, {"task_index", "0"}, {"learning_rate", "0.75"}};
     struct error error;
@@ -177,7 +177,7 @@ static void a_flag_of_this_process_is_in_the_way(void **state)
 /* --- What the next process finds --- */
 
 /* Members of both versions may work together while a live rollout is not settled. */
-static void the_next_process_knows_both_versions(void **state)
+TEST_WITH(the_next_process_knows_both_versions, quiet, forget_program)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
@@ -192,7 +192,7 @@ static void the_next_process_knows_both_versions(void **state)
 }
 
 /* All members of a job change at once, and none may work with the other version's. */
-static void versions_of_a_job_do_not_mix(void **state)
+TEST_WITH(versions_of_a_job_do_not_mix, quiet, forget_program)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.5, ",\"127.0.0.1:3\"", secret_key);
     act(&order, ORDER_STAGE);
@@ -213,7 +213,7 @@ static struct participant_order local_order(const char *keys)
 }
 
 /* Local keys may wait for the next start if the host stays. */
-static void a_host_that_stays_takes_local_keys_at_its_next_start(void **state)
+TEST_WITH(a_host_that_stays_takes_local_keys_at_its_next_start, quiet, forget_program)
 {
     participant.host.stays = true;
     struct participant_order order = local_order("{\"train\":{\"num_threads\":2}}");
@@ -236,7 +236,7 @@ static void a_host_that_stays_takes_local_keys_at_its_next_start(void **state)
 }
 
 /* Nobody switches to a version that is not there, however often it is ordered; once it is there, it does. */
-static void a_way_back_that_is_damaged_is_not_gone(void **state)
+TEST_WITH(a_way_back_that_is_damaged_is_not_gone, quiet, forget_program)
 {
     struct participant_order order = local_order("{\"train\":{\"num_threads\":2}}");
     act(&order, ORDER_STAGE);
@@ -271,7 +271,7 @@ static void a_way_back_that_is_damaged_is_not_gone(void **state)
 }
 
 /* An invalid digest there says nothing: the file counts as it is. */
-static void a_damaged_base_is_made_anew(void **state)
+TEST_WITH(a_damaged_base_is_made_anew, quiet, forget_program)
 {
     struct participant_order order = order_of(ORDER_STAGE, 1, 0.5, 2, 0.25, "", secret_key);
     act(&order, ORDER_STAGE);
@@ -316,7 +316,7 @@ static struct participant_order order_with_program(void)
     return order;
 }
 
-static void a_program_is_taken_in_piece_by_piece(void **state)
+TEST_WITH(a_program_is_taken_in_piece_by_piece, quiet, forget_program)
 {
     const char *digest;
     uint64_t offset;
@@ -353,7 +353,7 @@ static void a_program_is_taken_in_piece_by_piece(void **state)
     assert_string_equal(noted, program_own_digest());
 }
 
-static void a_program_that_came_damaged_is_no_program(void **state)
+TEST_WITH(a_program_that_came_damaged_is_no_program, quiet, forget_program)
 {
     const char *digest;
     uint64_t offset;
@@ -372,7 +372,7 @@ static void a_program_that_came_damaged_is_no_program(void **state)
     assert_null(strstr(audit(), "\"what\":\"fetch the program\",\"version\":2,\"outcome\":\"done\""));
 }
 
-static void programs_that_this_machine_can_not_run_are_refused(void **state)
+TEST_WITH(programs_that_this_machine_can_not_run_are_refused, quiet, forget_program)
 {
     struct manifest_program *one = bring_program();
     snprintf(one->architecture, sizeof one->architecture, "%s",
@@ -404,7 +404,7 @@ static void programs_that_this_machine_can_not_run_are_refused(void **state)
     says(PHASE_NONE, 1, "");
 }
 
-static void a_config_alone_stays_in_the_program_that_runs(void **state)
+TEST_WITH(a_config_alone_stays_in_the_program_that_runs, quiet, forget_program)
 {
     char digest[PROGRAM_DIGEST_HEX + 1] = "", noted[PROGRAM_DIGEST_HEX + 1];
     struct error error;
@@ -423,7 +423,7 @@ static void a_config_alone_stays_in_the_program_that_runs(void **state)
 }
 
 /* A host that ignores local keys still restarts for a program. */
-static void nobody_stays_in_the_former_program(void **state)
+TEST_WITH(nobody_stays_in_the_former_program, quiet, forget_program)
 {
     participant.host.stays = true;
     bring_program();
@@ -439,7 +439,7 @@ static void nobody_stays_in_the_former_program(void **state)
 }
 
 /* A member that goes back needs nothing of the target. */
-static void going_back_waits_for_no_program(void **state)
+TEST_WITH(going_back_waits_for_no_program, quiet, forget_program)
 {
     bring_program();
     struct participant_order order = order_with_program();
@@ -467,28 +467,7 @@ static int forget_program(void **state)
     return tear_down(state);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, quiet, forget_program)
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        CASE(each_step_of_a_live_rollout_is_on_record),
-        CASE(each_step_of_a_job_that_starts_anew_is_on_record),
-        CASE(a_catch_up_is_on_record),
-        CASE(who_trains_is_ready_until_it_leaves),
-        CASE(without_a_file_there_is_no_place_for_versions),
-        CASE(a_flag_of_this_process_is_in_the_way),
-        CASE(the_next_process_knows_both_versions),
-        CASE(versions_of_a_job_do_not_mix),
-        CASE(a_host_that_stays_takes_local_keys_at_its_next_start),
-        CASE(a_way_back_that_is_damaged_is_not_gone),
-        CASE(a_damaged_base_is_made_anew),
-        CASE(a_program_is_taken_in_piece_by_piece),
-        CASE(a_program_that_came_damaged_is_no_program),
-        CASE(programs_that_this_machine_can_not_run_are_refused),
-        CASE(a_config_alone_stays_in_the_program_that_runs),
-        CASE(nobody_stays_in_the_former_program),
-        CASE(going_back_waits_for_no_program),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -28,8 +28,8 @@ static inline void send_part(struct serving_session *one, enum message_type type
     struct error error;
     struct iovec part = {(void *)(uintptr_t)bulk, floats * sizeof *bulk};
     const struct outgoing frame = {type, one->client.next_request, message, &part, floats > 0, !(flags & FRAME_LAST)};
-    if (!channel_send_frame(&one->client, &frame, INFINITY, &error) ||
-        !connection_flush(one->client.connection, INFINITY, &error)) {
+    if (!channel_send_frame(&one->client, &frame, serving.now_s, &error) ||
+        !connection_flush(one->client.connection, serving.now_s, &error)) {
         fail_msg("%s", error.text);
     }
 }
@@ -45,7 +45,7 @@ static inline uint16_t receive(struct serving_session *one)
 {
     struct error error;
     do {
-        if (!channel_receive(&one->client, INFINITY, &error)) {
+        if (!channel_receive(&one->client, serving.now_s, &error)) {
             fail_msg("no answer: %s", error.text);
         }
     } while (one->client.frame.type == MESSAGE_ping);
@@ -187,8 +187,8 @@ static inline int values_of(struct serving_session *one, enum message_type type,
         assert_int_equal(one->client.frame.type, MESSAGE_values);
         const int count = (int)(one->client.bulk_left / sizeof *values);
         assert_true(got + count <= most);
-        assert_true(count == 0 ||
-                    channel_read_bulk(&one->client, values + got, (size_t)count * sizeof *values, INFINITY, &error));
+        assert_true(count == 0 || channel_read_bulk(&one->client, values + got, (size_t)count * sizeof *values,
+                                                    serving.now_s, &error));
         got += count;
     } while (!(one->client.frame.flags & FRAME_LAST));
     return got;

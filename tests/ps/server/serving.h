@@ -1,7 +1,7 @@
 /*
  * A ps without a network, for tests and fuzzing of its requests: the handlers, the job and the shard are the program's,
  * and sessions are ends of socket pairs. A single thread does everything. This file provides the time: waiting advances
- * it, and `meanwhile` decides what others do. The functions that begin with __wrap_ replace the program's by --wrap.
+ * it, and `meanwhile` decides what others do.
  */
 #ifndef TESTS_PS_SERVER_SERVING_H
 #define TESTS_PS_SERVER_SERVING_H
@@ -17,12 +17,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "net/socket.h"
 #include "net/transport.h"
 #include "ps/server/coordinator.h"
 #include "ps/server/requests.h"
 #include "ps/shard/internal.h"
+#define OWN_CLOCK_WITHOUT_WAITS
+#include "tests/own_clock.h"
 
 enum { SERVING_SESSIONS = 8, SERVING_WORKERS = 4, SERVING_PS = 2, SERVING_LEASE_S = 10 };
 
@@ -43,17 +46,21 @@ static struct serving {
     int depth;               /* of nested requests */
     int rollout_requests;    /* passed to the coordinator of rollouts */
     int waits;               /* so far */
+    double keep_thread_s;
 } serving;
 
 /* --- Time and waiting --- */
 
-double __wrap_clock_monotonic_s(void);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until);
-enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s);
-
-double __wrap_clock_monotonic_s(void)
+double own_clock_s(void)
 {
     return serving.now_s;
+}
+
+/* To the nanosecond, as the product reads it. */
+static inline void serving_advance(double seconds)
+{
+    serving.now_s += seconds;
+    serving.now_s = clock_monotonic_s();
 }
 
 /* What a ps's main thread does several times a second. */
@@ -69,13 +76,11 @@ static inline void serving_tick(void)
     } while (more);
 }
 
-int __wrap_pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until)
 {
-    (void)condition;
-    (void)until;
     serving.waits++;
     pthread_mutex_unlock(mutex);
-    serving.now_s += SERVER_TICK_MS / 1000.0;
+    serving_advance(SERVER_TICK_MS / 1000.0);
     serving_tick();
     if (serving.meanwhile) {
         serving.meanwhile();
@@ -98,42 +103,36 @@ static inline bool serving_drain(int fd)
     return false;
 }
 
-static inline bool serving_is_client(int fd)
+static inline int serving_look(struct pollfd *waits, nfds_t count)
 {
-    for (int i = 0; i < SERVING_SESSIONS; i++) {
-        const struct connection *connection = serving.sessions[i].client.connection;
-        if (connection && connection->fd == fd) {
-            return true;
-        }
-    }
-    return false;
+    return ppoll(waits, count, &(struct timespec){0, 0}, NULL);
 }
 
-enum wake_result __wrap_wake_wait(int fd, short events, const struct wake *wake, double deadline_s)
+/* What isn't there after `meanwhile` won't come: a wait lasts as long as it may. */
+int poll(struct pollfd *waits, nfds_t count, int timeout_ms)
 {
-    struct pollfd one = {.fd = fd, .events = events};
-    (void)wake;
-    if (poll(&one, 1, 0) > 0 || ((events & POLLOUT) && serving_drain(fd) && poll(&one, 1, 0) > 0)) {
-        return WAKE_READY;
+    const struct pollfd *last = &waits[count - 1];
+    int ready = serving_look(waits, count);
+    if (ready == 0 && (last->events & POLLOUT) && serving_drain(last->fd)) {
+        ready = serving_look(waits, count);
     }
-    if (serving_is_client(fd)) { /* the data is there, or will never come */
-        return WAKE_TIMEOUT;
+    if (ready != 0 || timeout_ms == 0) {
+        return ready;
     }
     if (serving.meanwhile) {
         serving.meanwhile();
-        if (poll(&one, 1, 0) > 0) {
-            return WAKE_READY;
-        }
+        ready = serving_look(waits, count);
     }
-    serving.now_s = isfinite(deadline_s) && deadline_s > serving.now_s ? deadline_s : serving.now_s + 1;
-    return WAKE_TIMEOUT;
+    if (ready == 0) {
+        serving_advance(timeout_ms / 1000.0);
+    }
+    return ready;
 }
 
 /* --- The listener, as far as requests need it --- */
 
 struct listener_session *listener_next(const struct listener *listener, const struct listener_session *session)
 {
-    (void)listener;
     for (int i = session ? (int)((const struct serving_session *)(const void *)session - serving.sessions) + 1 : 0;
          i < SERVING_SESSIONS; i++) {
         if (serving.sessions[i].open && !serving.sessions[i].session.base.disconnected) {
@@ -160,8 +159,7 @@ void listener_wake_at(struct listener_session *session, double when_s)
 
 double listener_keep_thread_s(const struct listener *listener)
 {
-    (void)listener;
-    return 0;
+    return serving.keep_thread_s;
 }
 
 void listener_disconnect(struct listener_session *session)
@@ -178,7 +176,6 @@ bool listener_peer_hung_up(const struct listener_session *session)
 
 void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out)
 {
-    (void)listener;
     *in = 1100;
     *out = 1200;
 }
@@ -189,20 +186,14 @@ void listener_bytes(const struct listener *listener, uint64_t *in, uint64_t *out
 
 void coordinator_drift(struct rollout_coordinator *coordinator, char *message, size_t size)
 {
-    (void)coordinator;
-    (void)message;
-    (void)size;
 }
 
 void coordinator_show(const struct rollout_coordinator *coordinator, struct board_rollout *shown)
 {
-    (void)coordinator;
-    (void)shown;
 }
 
 void coordinator_version(struct rollout_coordinator *coordinator, uint64_t *version, char digest[CONFIG_DIGEST_HEX + 1])
 {
-    (void)coordinator;
     *version = 1;
     strcpy(digest, "d16e57");
 }
@@ -449,8 +440,8 @@ static inline void serving_send_nonsense(struct serving_session *one, uint16_t t
                                 .message_bytes = sizeof body};
     frame_encode(&frame, header);
     const struct iovec parts[] = {{header, sizeof header}, {body, sizeof body}};
-    bool sent = connection_write_more(one->client.connection, parts, 2, INFINITY, &error) &&
-                connection_flush(one->client.connection, INFINITY, &error);
+    bool sent = connection_write_more(one->client.connection, parts, 2, serving.now_s, &error) &&
+                connection_flush(one->client.connection, serving.now_s, &error);
     assert(sent);
 }
 

@@ -362,7 +362,7 @@ static float figure_of(int whose)
     assert_int_equal(chief->client.message.figures.worker, whose);
     if (chief->client.bulk_left > 0) {
         assert_int_equal(chief->client.bulk_left, sizeof figure);
-        assert_true(channel_read_bulk(&chief->client, &figure, sizeof figure, INFINITY, &error));
+        assert_true(channel_read_bulk(&chief->client, &figure, sizeof figure, serving.now_s, &error));
     }
     return figure;
 }
@@ -378,7 +378,7 @@ TEST(a_single_byte_of_figures_is_told)
     serving.server.figures[1].bytes[0] = 5;
     assert_int_equal(ask(chief, MESSAGE_figures, &message, MESSAGE_figures), 0);
     assert_int_equal(chief->client.bulk_left, 1);
-    assert_true(channel_read_bulk(&chief->client, &byte, 1, INFINITY, &error));
+    assert_true(channel_read_bulk(&chief->client, &byte, 1, serving.now_s, &error));
     assert_int_equal(byte, 5);
     serving_end();
 }

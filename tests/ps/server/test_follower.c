@@ -72,7 +72,6 @@ static bool answer_question(struct channel *channel)
 static bool answer(struct fake_member *member, struct channel *channel)
 {
     bool goes_on = false;
-    (void)member;
     pthread_mutex_lock(&heard_of.lock);
     if (channel->frame.type == MESSAGE_staged) {
         goes_on = answer_staged(channel);

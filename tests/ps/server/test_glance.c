@@ -37,7 +37,7 @@ static void put(enum message_type type, const void *message)
 {
     struct error error;
     worker->client.next_request++;
-    assert_true(channel_send(&worker->client, type, worker->client.next_request, message, INFINITY, &error));
+    assert_true(channel_send(&worker->client, type, worker->client.next_request, message, serving.now_s, &error));
 }
 
 /* As the listener does (go_on). */
@@ -74,7 +74,7 @@ static void hears(uint16_t type, uint64_t request)
 {
     struct error error;
     do {
-        if (!channel_receive(&worker->client, INFINITY, &error)) {
+        if (!channel_receive(&worker->client, serving.now_s, &error)) {
             fail_msg("no answer: %s", error.text);
         }
     } while (worker->client.frame.type == MESSAGE_ping);
@@ -131,6 +131,7 @@ TEST_WITH(others_are_left_to_a_thread, enter, leave)
 /* Between requests that are far apart a thread has better to do than to wait; others' next is likely to come soon. */
 TEST_WITH(who_asks_seldom_rests_at_once, enter, leave)
 {
+    serving.keep_thread_s = 1;
     for (int is_seldom = 0; is_seldom < 2; is_seldom++) {
         worker->session.base.last_active_s = serving.now_s - (is_seldom ? 1 : 0.5);
         const double asked_s = serving.now_s;
@@ -215,7 +216,7 @@ TEST_WITH(a_small_pull_is_held, enter, leave)
     assert_false(worker->session.held.holds);
     hears(MESSAGE_values, 1);
     assert_int_equal(worker->client.bulk_left, sizeof values);
-    assert_true(channel_read_bulk(&worker->client, values, sizeof values, INFINITY, &error));
+    assert_true(channel_read_bulk(&worker->client, values, sizeof values, serving.now_s, &error));
     assert_false(has_answer());
 }
 
@@ -240,7 +241,7 @@ TEST_WITH(a_held_pull_is_kept_alive, enter, leave)
     assert_false(has_answer());
     serving.now_s = began_s + quarter_s;
     assert_int_equal(look(), INLINE_PARKED);
-    assert_true(channel_receive(&worker->client, INFINITY, &error));
+    assert_true(channel_receive(&worker->client, serving.now_s, &error));
     assert_int_equal(worker->client.frame.type, MESSAGE_ping);
     assert_int_equal(worker->client.message.ping.nonce, worker->session.incarnation);
     assert_true(worker->session.base.wake_s == began_s + 5); /* by then it has waited long enough */
@@ -261,7 +262,7 @@ TEST_WITH(the_first_step_is_waited_for_too, enter, leave)
     hears(MESSAGE_values, 1);
     struct error error;
     float values[4];
-    assert_true(channel_read_bulk(&worker->client, values, sizeof values, INFINITY, &error));
+    assert_true(channel_read_bulk(&worker->client, values, sizeof values, serving.now_s, &error));
     const struct message_pull now = pull_after(-1);
     put(MESSAGE_pull, &now);
     assert_int_equal(look(), INLINE_NEEDS_THREAD);

@@ -40,7 +40,7 @@ static float bulk_of(struct serving_session *one)
     struct error error;
     if (one->client.bulk_left > 0) {
         assert_int_equal(one->client.bulk_left, sizeof bulk);
-        assert_true(channel_read_bulk(&one->client, &bulk, sizeof bulk, INFINITY, &error));
+        assert_true(channel_read_bulk(&one->client, &bulk, sizeof bulk, serving.now_s, &error));
     }
     return bulk;
 }

@@ -40,8 +40,8 @@ static void send_floats(const struct message_push *push, struct range range, con
                                    .bulk = &bulk,
                                    .bulk_parts = size > 0,
                                    .more = more};
-    assert_true(channel_send_frame(&worker->client, &frame, INFINITY, &error));
-    assert_true(connection_flush(worker->client.connection, INFINITY, &error));
+    assert_true(channel_send_frame(&worker->client, &frame, serving.now_s, &error));
+    assert_true(connection_flush(worker->client.connection, serving.now_s, &error));
 }
 
 static struct message_push next_push(enum dtype dtype)
@@ -267,7 +267,7 @@ static size_t bulk_here(uint8_t *bytes, size_t room)
     struct error error;
     const size_t size = worker->client.bulk_left;
     assert_true(size <= room);
-    assert_true(size == 0 || channel_read_bulk(&worker->client, bytes, size, INFINITY, &error));
+    assert_true(size == 0 || channel_read_bulk(&worker->client, bytes, size, serving.now_s, &error));
     return size;
 }
 

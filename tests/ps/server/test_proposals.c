@@ -1,18 +1,14 @@
 /* ps 0 as the coordinator of rollouts: which proposals it accepts, and how programs are received and sent. */
 #include <elf.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "tests/ps/server/leading.h"
 #include "tests/one_operator.h"
 
 /* --- Proposals --- */
 
-static void a_proposal_is_on_disk_before_anybody_hears_of_it(void **state)
+TEST_WITH(a_proposal_is_on_disk_before_anybody_hears_of_it, enter, leave)
 {
     uint8_t *kept;
     size_t size;
@@ -51,9 +47,8 @@ static void a_proposal_is_on_disk_before_anybody_hears_of_it(void **state)
     end();
 }
 
-static void what_it_refuses(void **state)
+TEST_WITH(what_it_refuses, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     sign(1, 0.5, 2, 0.25, "", secret_key);
@@ -80,7 +75,7 @@ static void what_it_refuses(void **state)
 }
 
 /* What can be known here of the change itself is known before anybody stages it. */
-static void what_would_lead_nowhere_is_refused(void **state)
+TEST_WITH(what_would_lead_nowhere_is_refused, enter, leave)
 {
     static const char fewer[] = "\"127.0.0.1:2\",\"127.0.0.1:4\"",
                       all[] = "\"127.0.0.1:2\",\"127.0.0.1:3\",\"127.0.0.1:4\"";
@@ -105,9 +100,8 @@ static void what_would_lead_nowhere_is_refused(void **state)
 }
 
 /* It would have restarted for a wait, there or back. */
-static void a_job_that_would_wait_is_not_restarted(void **state)
+TEST_WITH(a_job_that_would_wait_is_not_restarted, enter, leave)
 {
-    (void)state;
     begin_with_all();
     serving.now_s += ROLLOUT_IDLE_TIMEOUT_S;
     for (int i = 0; i < WORKERS + 2; i++) {
@@ -130,7 +124,7 @@ static void a_job_that_would_wait_is_not_restarted(void **state)
     end();
 }
 
-static void healthy_seconds_are_a_day_at_most(void **state)
+TEST_WITH(healthy_seconds_are_a_day_at_most, enter, leave)
 {
     static const struct {
         double healthy_s;
@@ -157,9 +151,8 @@ static void healthy_seconds_are_a_day_at_most(void **state)
 }
 
 /* Refusals are recorded, with the signer's name, but within limits: they cost the sender nothing. */
-static void refusals_are_on_record(void **state)
+TEST_WITH(refusals_are_on_record, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     operator_comes();
     come(0, MEMBER_WORKER, 0, false);
@@ -196,9 +189,8 @@ static void refusals_are_on_record(void **state)
     end();
 }
 
-static void one_at_a_time(void **state)
+TEST_WITH(one_at_a_time, enter, leave)
 {
-    (void)state;
     begin_with_all();
     coordinator->proposing = true; /* another operator's, on another connection */
     sign(1, 0.5, 2, 0.25, "", secret_key);
@@ -220,9 +212,8 @@ static void one_at_a_time(void **state)
     end();
 }
 
-static void who_can_not_lead(void **state)
+TEST_WITH(who_can_not_lead, enter, leave)
 {
-    (void)state;
     begin(1, text_of(1, 0.5, ""));
     operator_comes();
     come(1, MEMBER_WORKER, 1, true);
@@ -320,9 +311,8 @@ static void bring(void)
     }
 }
 
-static void an_operator_brings_a_program(void **state)
+TEST_WITH(an_operator_brings_a_program, enter, leave)
 {
-    (void)state;
     make_program();
     const char *digest = programs.items[0].digest;
     begin(0, text_of(1, 0.5, ""));
@@ -364,9 +354,8 @@ static void an_operator_brings_a_program(void **state)
     programs.count = 0;
 }
 
-static void members_take_a_program_piece_by_piece(void **state)
+TEST_WITH(members_take_a_program_piece_by_piece, enter, leave)
 {
-    (void)state;
     make_program();
     const char *digest = programs.items[0].digest;
     begin_with_all();
@@ -395,7 +384,7 @@ static void members_take_a_program_piece_by_piece(void **state)
 }
 
 /* The one that the version in force runs in: members that are behind need it. */
-static void a_former_program_is_sent_too(void **state)
+TEST_WITH(a_former_program_is_sent_too, enter, leave)
 {
     struct error error;
     (void)state;
@@ -423,7 +412,7 @@ static void a_former_program_is_sent_too(void **state)
 }
 
 /* A leader that is back in the new program goes on, by the plan; in the former one it goes back. */
-static void a_leader_that_restarts_in_the_new_program_goes_on(void **state)
+TEST_WITH(a_leader_that_restarts_in_the_new_program_goes_on, enter, leave)
 {
     struct error error;
     (void)state;
@@ -452,9 +441,8 @@ static void a_leader_that_restarts_in_the_new_program_goes_on(void **state)
 }
 
 /* All members together get a limited rate, and one that must wait is told for how long. */
-static void programs_leave_room_on_the_line(void **state)
+TEST_WITH(programs_leave_room_on_the_line, enter, leave)
 {
-    (void)state;
     make_program();
     programs.rate_kib = 64;
     const char *digest = programs.items[0].digest;
@@ -487,9 +475,8 @@ static void programs_leave_room_on_the_line(void **state)
 }
 
 /* A build that a member reports counts as the new one if the rollout brings it. */
-static void who_runs_what_is_known_by_its_build(void **state)
+TEST_WITH(who_runs_what_is_known_by_its_build, enter, leave)
 {
-    (void)state;
     make_program();
     begin_with_all();
     sign(1, 0.5, 2, 0.5, "", secret_key);
@@ -520,21 +507,5 @@ static void who_runs_what_is_known_by_its_build(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_proposal_is_on_disk_before_anybody_hears_of_it, enter, leave),
-        cmocka_unit_test_setup_teardown(what_it_refuses, enter, leave),
-        cmocka_unit_test_setup_teardown(what_would_lead_nowhere_is_refused, enter, leave),
-        cmocka_unit_test_setup_teardown(a_job_that_would_wait_is_not_restarted, enter, leave),
-        cmocka_unit_test_setup_teardown(healthy_seconds_are_a_day_at_most, enter, leave),
-        cmocka_unit_test_setup_teardown(refusals_are_on_record, enter, leave),
-        cmocka_unit_test_setup_teardown(one_at_a_time, enter, leave),
-        cmocka_unit_test_setup_teardown(who_can_not_lead, enter, leave),
-        cmocka_unit_test_setup_teardown(an_operator_brings_a_program, enter, leave),
-        cmocka_unit_test_setup_teardown(members_take_a_program_piece_by_piece, enter, leave),
-        cmocka_unit_test_setup_teardown(a_former_program_is_sent_too, enter, leave),
-        cmocka_unit_test_setup_teardown(a_leader_that_restarts_in_the_new_program_goes_on, enter, leave),
-        cmocka_unit_test_setup_teardown(programs_leave_room_on_the_line, enter, leave),
-        cmocka_unit_test_setup_teardown(who_runs_what_is_known_by_its_build, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -1,27 +1,19 @@
 /* What a ps is asked for: values, snapshots, changes, and how its members are. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "tests/ps/server/asking.h"
 
 static int locked; /* how often the server's lock was taken */
 
-void __wrap_server_lock(struct server *server);
-void __real_server_lock(struct server *server);
-
-void __wrap_server_lock(struct server *server)
+void lock_taken(const pthread_mutex_t *mutex);
+void lock_taken(const pthread_mutex_t *mutex)
 {
-    locked++;
-    __real_server_lock(server);
+    locked += mutex == &serving.server.lock;
 }
 
-static void test_what_is_read(void **state)
+TEST(test_what_is_read)
 {
-    (void)state;
     float values[ALL];
     uint8_t bytes[2 * RANGE_BYTES];
     serving_config();
@@ -64,9 +56,8 @@ static void test_what_is_read(void **state)
     serving_end();
 }
 
-static void test_a_snapshot_is_read_as_it_was(void **state)
+TEST(test_a_snapshot_is_read_as_it_was)
 {
-    (void)state;
     float values[ALL];
     serving_config();
     serving_begin(0);
@@ -98,9 +89,8 @@ static void push_of_another(void)
 }
 
 /* All, what changed since a version, ranges of it; and one that waits for a step. */
-static void test_what_is_pulled(void **state)
+TEST(test_what_is_pulled)
 {
-    (void)state;
     float values[ALL];
     uint8_t bytes[RANGE_BYTES];
     serving_config();
@@ -155,9 +145,8 @@ static struct message_status member_of(struct serving_session *one, int place)
     }
 }
 
-static void test_what_a_ps_says_of_itself(void **state)
+TEST(test_what_a_ps_says_of_itself)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     struct serving_session *guest = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
@@ -197,9 +186,8 @@ static void test_what_a_ps_says_of_itself(void **state)
     serving_end();
 }
 
-static void test_what_a_ps_says_of_workers(void **state)
+TEST(test_what_a_ps_says_of_workers)
 {
-    (void)state;
     serving_config();
     serving_begin(0);
     struct serving_session *guest = come_as(5, MEMBER_OPERATOR, MEMBER_ANY_INDEX, true);
@@ -262,12 +250,5 @@ static void test_what_a_ps_says_of_workers(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_read),
-        cmocka_unit_test(test_a_snapshot_is_read_as_it_was),
-        cmocka_unit_test(test_what_is_pulled),
-        cmocka_unit_test(test_what_a_ps_says_of_itself),
-        cmocka_unit_test(test_what_a_ps_says_of_workers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void hears(int64_t step, const char *workers, uint32_t missing)
             break;
         }
         assert_int_equal(chief->client.bulk_left, sizeof bulk);
-        assert_true(channel_read_bulk(&chief->client, &bulk, sizeof bulk, INFINITY, &error));
+        assert_true(channel_read_bulk(&chief->client, &bulk, sizeof bulk, serving.now_s, &error));
         assert_true(bulk == (float)one.worker && one.examples == 20 && one.score == 0.25f);
         heard[strlen(heard)] = (char)('0' + one.worker);
     }
@@ -89,7 +89,7 @@ static const char *describe(struct serving_session *one, char *digest, float tex
     snprintf(heard, sizeof heard, "%s", one->client.message.description.digest);
     if (one->client.bulk_left > 0) {
         assert_int_equal(one->client.bulk_left, sizeof known);
-        assert_true(channel_read_bulk(&one->client, &known, sizeof known, INFINITY, &error));
+        assert_true(channel_read_bulk(&one->client, &known, sizeof known, serving.now_s, &error));
         snprintf(heard + strlen(heard), sizeof heard - strlen(heard), " %g", (double)known);
     }
     return heard;

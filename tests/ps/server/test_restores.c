@@ -103,8 +103,8 @@ static void write_first(float value, uint32_t count)
                                  .bulk_bytes = count * (uint32_t)sizeof(float)},
                  header);
     const struct iovec parts[] = {{header, sizeof header}, {body, size}, {values, sizeof values}};
-    assert_true(connection_write_more(chief->client.connection, parts, 3, INFINITY, &error));
-    assert_true(connection_flush(chief->client.connection, INFINITY, &error));
+    assert_true(connection_write_more(chief->client.connection, parts, 3, serving.now_s, &error));
+    assert_true(connection_flush(chief->client.connection, serving.now_s, &error));
 }
 
 static void chief_comes_again(void)

@@ -1,19 +1,14 @@
 /* ps 0 leads rollouts: from one version to the next and back, and what it tells members and operators meanwhile. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "tests/ps/server/leading.h"
 #include "tests/one_operator.h"
 
 /* --- From one version to the next --- */
 
-static void a_live_rollout(void **state)
+TEST_WITH(a_live_rollout, enter, leave)
 {
-    (void)state;
     begin_with_all();
     coordinator_tick(coordinator);
     for (int i = 0; i < 10; i++) { /* 50 steps a second */
@@ -71,9 +66,8 @@ static void a_live_rollout(void **state)
 }
 
 /* The loss of one worker is no longer finite: all go back, and worker 0 restores. */
-static void all_go_back_from_a_loss_that_is_not_finite(void **state)
+TEST_WITH(all_go_back_from_a_loss_that_is_not_finite, enter, leave)
 {
-    (void)state;
     begin_with_all();
     sign(1, 0.5, 2, 0.25, "", secret_key);
     accepted();
@@ -100,9 +94,8 @@ static void all_go_back_from_a_loss_that_is_not_finite(void **state)
 }
 
 /* An operator's abort works once, and aborts no other rollout by mistake. */
-static void an_operator_takes_it_back(void **state)
+TEST_WITH(an_operator_takes_it_back, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     struct serving_session *operator_ = operator_comes();
     all_come();
@@ -133,9 +126,8 @@ static void an_operator_takes_it_back(void **state)
 }
 
 /* A resume that was signed for one pause does not end the next, also after a restart of ps 0. */
-static void a_resume_is_used_once(void **state)
+TEST_WITH(a_resume_is_used_once, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     struct serving_session *operator_ = operator_comes();
     all_come();
@@ -177,22 +169,20 @@ static enum rollout_state after_silence(bool stood)
     return state;
 }
 
-static void members_that_say_nothing_go_back(void **state)
+TEST_WITH(members_that_say_nothing_go_back, enter, leave)
 {
-    (void)state;
     assert_int_equal(after_silence(false), ROLLOUT_GOING_BACK);
 }
 
 /* ps 0 was suspended (its machine was asleep, say): it blames nobody for that. */
-static void its_own_pause_is_nobody_s_silence(void **state)
+TEST_WITH(its_own_pause_is_nobody_s_silence, enter, leave)
 {
-    (void)state;
     assert_int_equal(after_silence(true), ROLLOUT_WATCHING);
 }
 
 /* --- After a restart of ps 0 --- */
 
-static void a_restarted_leader_goes_on(void **state)
+TEST_WITH(a_restarted_leader_goes_on, enter, leave)
 {
     struct error error;
     (void)state;
@@ -251,7 +241,7 @@ static void roll_out(uint64_t version)
     assert_int_equal(coordinator->rollout.state, ROLLOUT_IDLE);
 }
 
-static void who_was_away_catches_up(void **state)
+TEST_WITH(who_was_away_catches_up, enter, leave)
 {
     size_t size;
     struct manifest manifest;
@@ -317,7 +307,7 @@ static uint64_t leads_to(uint64_t version)
 }
 
 /* Worker 1 was away in a version that all others went back from: the rollout under way leads it back, too. */
-static void who_is_astray_comes_back_by_the_rollout_under_way(void **state)
+TEST_WITH(who_is_astray_comes_back_by_the_rollout_under_way, enter, leave)
 {
     struct error error;
     (void)state;
@@ -351,7 +341,7 @@ static void who_is_astray_comes_back_by_the_rollout_under_way(void **state)
 }
 
 /* As long as the fleet may go back, one that was away comes to the fallback, though ps 0 is in the target. */
-static void who_was_away_takes_no_version_on_trial(void **state)
+TEST_WITH(who_was_away_takes_no_version_on_trial, enter, leave)
 {
     static const enum rollout_phase phases[] = {PHASE_STAGED, PHASE_TRIED, PHASE_SAVED};
     (void)state;
@@ -399,9 +389,8 @@ static void who_was_away_takes_no_version_on_trial(void **state)
 /*
  * A report comes without a config: while the worker with that index is connected, no other process may report for it.
  */
-static void nobody_speaks_for_a_worker_that_is_here(void **state)
+TEST_WITH(nobody_speaks_for_a_worker_that_is_here, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     all_come();
     struct serving_session *here = come(OTHER, MEMBER_WORKER, 1, false); /* another process than session 1 */
@@ -454,7 +443,7 @@ static void they_are_told_of_the_next(struct serving_session *one)
     free(last);
 }
 
-static void what_operators_are_told(void **state)
+TEST_WITH(what_operators_are_told, enter, leave)
 {
     struct versions versions;
     struct error error;
@@ -512,9 +501,8 @@ static void what_operators_are_told(void **state)
 }
 
 /* Of very many, each with a long message, as many as there is room for. */
-static void the_list_of_members_has_an_end(void **state)
+TEST_WITH(the_list_of_members_has_an_end, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ",\"elastic\":true,\"elastic_workers\":400"));
     operator_comes();
     all_come();
@@ -528,9 +516,8 @@ static void the_list_of_members_has_an_end(void **state)
 }
 
 /* A generation is one of a model, which is there once worker 0 has brought it. */
-static void operators_are_told_of_a_model_once_there_is_one(void **state)
+TEST_WITH(operators_are_told_of_a_model_once_there_is_one, enter, leave)
 {
-    (void)state;
     begin(0, text_of(1, 0.5, ""));
     struct serving_session *one = operator_comes();
     come(0, MEMBER_WORKER, 0, false);
@@ -544,9 +531,8 @@ static void operators_are_told_of_a_model_once_there_is_one(void **state)
 }
 
 /* One that a rollout adds reports before this ps has a place for it. */
-static void who_has_no_place_yet_is_told_all_the_same(void **state)
+TEST_WITH(who_has_no_place_yet_is_told_all_the_same, enter, leave)
 {
-    (void)state;
     begin_with_all();
     struct serving_session *one = come(OTHER, MEMBER_WORKER, WORKERS, true);
     const struct message_report says = report_of(1);
@@ -562,7 +548,7 @@ static void who_has_no_place_yet_is_told_all_the_same(void **state)
 }
 
 /* According to its last report. */
-static void each_member_has_its_line(void **state)
+TEST_WITH(each_member_has_its_line, enter, leave)
 {
     static const char *const phases[] = {"", ", staged", ", switched", ", went back", ", restored", ", refused it"};
     (void)state;
@@ -589,23 +575,5 @@ static void each_member_has_its_line(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_live_rollout, enter, leave),
-        cmocka_unit_test_setup_teardown(each_member_has_its_line, enter, leave),
-        cmocka_unit_test_setup_teardown(all_go_back_from_a_loss_that_is_not_finite, enter, leave),
-        cmocka_unit_test_setup_teardown(an_operator_takes_it_back, enter, leave),
-        cmocka_unit_test_setup_teardown(a_resume_is_used_once, enter, leave),
-        cmocka_unit_test_setup_teardown(members_that_say_nothing_go_back, enter, leave),
-        cmocka_unit_test_setup_teardown(its_own_pause_is_nobody_s_silence, enter, leave),
-        cmocka_unit_test_setup_teardown(a_restarted_leader_goes_on, enter, leave),
-        cmocka_unit_test_setup_teardown(who_was_away_catches_up, enter, leave),
-        cmocka_unit_test_setup_teardown(who_is_astray_comes_back_by_the_rollout_under_way, enter, leave),
-        cmocka_unit_test_setup_teardown(who_was_away_takes_no_version_on_trial, enter, leave),
-        cmocka_unit_test_setup_teardown(operators_are_told_of_a_model_once_there_is_one, enter, leave),
-        cmocka_unit_test_setup_teardown(the_list_of_members_has_an_end, enter, leave),
-        cmocka_unit_test_setup_teardown(who_has_no_place_yet_is_told_all_the_same, enter, leave),
-        cmocka_unit_test_setup_teardown(nobody_speaks_for_a_worker_that_is_here, enter, leave),
-        cmocka_unit_test_setup_teardown(what_operators_are_told, enter, leave),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

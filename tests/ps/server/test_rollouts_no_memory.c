@@ -19,7 +19,7 @@ static uint16_t ask_without_memory(struct serving_session *one, enum message_typ
     if (!goes_on) {
         return 0;
     }
-    assert_true(channel_receive(&one->client, INFINITY, &error));
+    assert_true(channel_receive(&one->client, serving.now_s, &error));
     return one->client.frame.type;
 }
 

@@ -107,7 +107,7 @@ TEST(who_waits_is_pinged)
     send_step(first, 0, 1);
     assert_true(serving_serve(first));
     do {
-        assert_true(channel_receive(&first->client, INFINITY, &error));
+        assert_true(channel_receive(&first->client, serving.now_s, &error));
         if (first->client.frame.type == MESSAGE_ping) {
             assert_int_equal(first->client.message.ping.nonce, first->session.incarnation);
             pings++;

@@ -48,7 +48,7 @@ static const char *hears(float own, int rises, uint32_t wait_ms)
         assert_int_equal(is_last, one.worker < 0);
         if (chief->client.bulk_left > 0) {
             assert_int_equal(chief->client.bulk_left, sizeof bulk);
-            assert_true(channel_read_bulk(&chief->client, &bulk, sizeof bulk, INFINITY, &error));
+            assert_true(channel_read_bulk(&chief->client, &bulk, sizeof bulk, serving.now_s, &error));
         }
         if (is_last) {
             snprintf(text + strlen(text), sizeof text - strlen(text), "missing %u", one.missing);

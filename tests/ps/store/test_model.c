@@ -31,7 +31,7 @@ static float *initial(struct model *model, const struct config_model *config, in
     return values;
 }
 
-static void layout_names_and_strides(void **state)
+TEST(layout_names_and_strides)
 {
     struct config_model config = mlp(500);
     struct model model;
@@ -59,7 +59,7 @@ static void layout_names_and_strides(void **state)
 }
 
 /* Every element has its own place, rows of a panel follow one another by strides, and nothing overlaps. */
-static void panels_hold_every_element_once(void **state)
+TEST(panels_hold_every_element_once)
 {
     for (int round = 0; round < 200; round++) {
         int lanes = 1 << test_random_below(&test_seed, 5), width = 1 + test_random_below(&test_seed, 300);
@@ -106,7 +106,7 @@ static void panels_hold_every_element_once(void **state)
     }
 }
 
-static void padding_is_zero_and_biases_are_init_bias(void **state)
+TEST(padding_is_zero_and_biases_are_init_bias)
 {
     struct config_model config = mlp(37);
     struct model model;
@@ -130,7 +130,7 @@ static void padding_is_zero_and_biases_are_init_bias(void **state)
 }
 
 /* Element e of a variable has the same value whatever the width of the matrix. */
-static void values_do_not_depend_on_the_layout(void **state)
+TEST(values_do_not_depend_on_the_layout)
 {
     struct config_model wide = mlp(500), narrow = mlp(7);
     struct model model_wide, model_narrow;
@@ -176,7 +176,7 @@ static struct moments weights_moments(const struct config_model *config)
 }
 
 /* Expected values in closed form; the bounds are five standard errors of 392,000 draws. */
-static void distributions_are_tensorflows(void **state)
+TEST(distributions_are_tensorflows)
 {
     struct config_model config = mlp(500);
     struct moments m = weights_moments(&config);
@@ -205,7 +205,7 @@ static void distributions_are_tensorflows(void **state)
  * The empirical distribution compared with the normal one, so that the two branches of the quantile meet where they
  * should.
  */
-static void truncated_normal_follows_the_distribution_function(void **state)
+TEST(truncated_normal_follows_the_distribution_function)
 {
     struct config_model config = mlp(500);
     config.init_stddev = 1.0;
@@ -232,7 +232,7 @@ static void truncated_normal_follows_the_distribution_function(void **state)
 }
 
 /* The widths that worker 0 sends a ps: any list of layers; only one with the config's hidden layers counts. */
-static void layers_are_told_in_words(void **state)
+TEST(layers_are_told_in_words)
 {
     static const struct {
         const char *text;
@@ -274,7 +274,7 @@ static void layers_are_told_in_words(void **state)
 }
 
 /* A rollout's config with hidden layers only keeps the inputs and outputs of the running model. */
-static void hidden_layers_go_between_the_ends(void **state)
+TEST(hidden_layers_go_between_the_ends)
 {
     const struct config_model now = {.layers = {7, 5, 2}, .layer_count = 3, .hidden = {5}, .hidden_count = 1};
     const struct config_model whole = {.layers = {784, 10}, .layer_count = 2, .hidden_count = CONFIG_AUTO};
@@ -291,15 +291,5 @@ static void hidden_layers_go_between_the_ends(void **state)
 int main(void)
 {
     test_seed = test_random_begin("test_model");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layout_names_and_strides),
-        cmocka_unit_test(panels_hold_every_element_once),
-        cmocka_unit_test(padding_is_zero_and_biases_are_init_bias),
-        cmocka_unit_test(values_do_not_depend_on_the_layout),
-        cmocka_unit_test(distributions_are_tensorflows),
-        cmocka_unit_test(truncated_normal_follows_the_distribution_function),
-        cmocka_unit_test(layers_are_told_in_words),
-        cmocka_unit_test(hidden_layers_go_between_the_ends),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

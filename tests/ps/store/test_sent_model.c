@@ -117,8 +117,6 @@ static struct {
 
 static void note_piece(void *context, struct range range, const uint8_t *bytes, size_t size)
 {
-    (void)context;
-    (void)bytes;
     assert_true(said.count < MOST_PIECES && size >= int8_size(range.count));
     said.ranges[said.count++] = range;
 }

@@ -20,7 +20,6 @@ struct fake_source {
 
 static bool fake_open(const struct example_source *source, struct example_reader **reader, struct error *error)
 {
-    (void)error;
     *reader = calloc(1, sizeof **reader);
     assert_non_null(*reader);
     (*reader)->source = source;

@@ -1,13 +1,9 @@
 /* Temperatures of made-up outputs: what they reach, and where there is little or nothing to learn from. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 /* cmocka needs the headers above first. */
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "tests/random.h"
 #include "worker/evaluation/calibration.h"
@@ -68,58 +64,58 @@ static void draw_flags(struct scene *scene, double sureness, struct test_random 
     }
 }
 
-static void finds_how_sure_a_model_is(void **state)
+TEST(finds_how_sure_a_model_is)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     static const double sure[] = {0.3, 0.8, 1, 1.7, 4};
     for (size_t i = 0; i < sizeof sure / sizeof *sure; i++) {
         struct scene scene;
         set_up(&scene, 0);
         draw_classes(&scene, sure[i], &random);
-        assert_true(fabs(log(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples) / sure[i])) < 0.1);
+        assert_true(fabs(log(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, i % 2 == 0) /
+                             sure[i])) < 0.1);
         tear_down(&scene);
         set_up(&scene, 2);
         draw_flags(&scene, sure[i], &random);
-        assert_true(fabs(log(calibration_fit(LOSS_SIGMOID, scene.logits, 2, &scene.examples) / sure[i])) < 0.1);
+        assert_true(fabs(log(calibration_fit(LOSS_SIGMOID, scene.logits, 2, &scene.examples, i % 2 == 0) / sure[i])) <
+                    0.1);
         tear_down(&scene);
     }
 }
 
 /* Few rows, or rows that are all right, say little. */
-static void is_careful(void **state)
+TEST(is_careful)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     struct scene scene;
     set_up(&scene, 0);
     draw_classes(&scene, 1, &random);
     scene.examples.count = 5;
-    const double few = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples);
-    assert_true(few > 0.7 && few < 1.5);
+    const double few = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true);
+    const double others = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, false);
+    assert_true(few > 0.7 && few < 1.5 && fabs(log(few)) < fabs(log(others)) && others > 0.4 && others < 2.5);
     scene.examples.count = 0;
-    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples) == 1);
+    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true) == 1);
     scene.examples.count = 300;
     for (int row = 0; row < 300; row++) {
         for (int i = 0; i < CLASSES; i++) {
             scene.logits[row * CLASSES + i] = scene.examples.labels[row] == i ? 6 : 0;
         }
     }
-    const double right = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples);
+    const double right = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true);
     assert_true(right > 0.5 && right <= 1);
     for (int row = 0; row < 300; row++) {
         scene.examples.labels[row] = (scene.examples.labels[row] + 1) % CLASSES; /* all wrong, and sure of it */
     }
-    const double wrong = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples);
+    const double wrong = calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true);
     assert_true(wrong > 3 && wrong <= 10);
     scene.logits[0] = INFINITY;
-    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples) == 1);
+    assert_true(calibration_fit(LOSS_SOFTMAX, scene.logits, CLASSES, &scene.examples, true) == 1);
     tear_down(&scene);
 }
 
-static void thresholds_follow(void **state)
+TEST(thresholds_follow)
 {
-    (void)state;
     assert_true(calibration_threshold(0.5, 3) == 0.5);
     assert_true(isnan(calibration_threshold(NAN, 3)));
     assert_true(fabs(calibration_threshold(0.7, 0) - 0.7) < 1e-15);
@@ -128,9 +124,8 @@ static void thresholds_follow(void **state)
 }
 
 /* Of 19 rows the farthest error on either side is the bound of 90%; of 18 there is none. */
-static void intervals_are_of_ranks(void **state)
+TEST(intervals_are_of_ranks)
 {
-    (void)state;
     double scales[] = {2, 1};
     float outputs[38], wanted[38];
     struct interval interval;
@@ -156,11 +151,5 @@ static void intervals_are_of_ranks(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_how_sure_a_model_is),
-        cmocka_unit_test(is_careful),
-        cmocka_unit_test(thresholds_follow),
-        cmocka_unit_test(intervals_are_of_ranks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

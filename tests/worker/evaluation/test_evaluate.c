@@ -15,7 +15,6 @@ static bool averages_asked;
 static bool forward(struct engine *engine, bool averaged, const struct examples *examples, int first, int count,
                     float *logits, struct error *error)
 {
-    (void)engine;
     const uint8_t *images = examples->images + (size_t)first * PIXELS;
     averages_asked = averaged;
     if (forward_calls++ == 1000) {

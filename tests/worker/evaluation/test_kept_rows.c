@@ -90,11 +90,10 @@ static bool check(const struct scene *scene, const char *text, int *count, struc
     return kept_rows_check(text, &scene->model, &scene->rows, PRECISION_FLOAT32, scene->engine, count, error);
 }
 
-static void engines_answer_as_it_says(void **unused)
+TEST(engines_answer_as_it_says)
 {
     static const int widths[] = {1, 2, 10, 17, 100};
     struct test_random random = test_random_begin("engines_answer_as_it_says");
-    (void)unused;
     for (int round = 0; round < 40; round++) {
         const int numbers = test_random_below(&random, 3) * 7, codes = test_random_below(&random, 3);
         int layers[4] = {numbers + codes > 0 ? numbers + 11 * codes : 1 + test_random_below(&random, 800)};
@@ -115,13 +114,12 @@ static void engines_answer_as_it_says(void **unused)
     }
 }
 
-static void another_model_does_not(void **unused)
+TEST(another_model_does_not)
 {
     struct test_random random = test_random_begin("another_model_does_not");
     struct scene scene;
     struct error error = {""};
     int count = -1;
-    (void)unused;
     begin(&scene, (const int[]){20, 8, 3}, 3, 0, 0, &random);
     float bias = 5;
     assert_true(scene.engine->table->write(scene.engine, STORE_PARAMETERS, scene.model.variables[3].offset + 1, 1,
@@ -160,10 +158,9 @@ static void cancel(struct scene *scene)
 }
 
 /* Sums that nearly cancel: float32 itself is far off, so an engine can't be held to more. */
-static void digits_that_float32_has_not_are_not_asked_for(void **unused)
+TEST(digits_that_float32_has_not_are_not_asked_for)
 {
     struct test_random random = test_random_begin("digits_that_float32_has_not_are_not_asked_for");
-    (void)unused;
     for (int round = 0; round < 20; round++) {
         struct scene scene;
         struct error error = {""};
@@ -182,13 +179,12 @@ static void digits_that_float32_has_not_are_not_asked_for(void **unused)
     }
 }
 
-static void some_keep_none(void **unused)
+TEST(some_keep_none)
 {
     struct test_random random = test_random_begin("some_keep_none");
     struct scene scene;
     struct error error = {""};
     int count = -1;
-    (void)unused;
     begin(&scene, (const int[]){20, 3}, 2, 0, 0, &random);
     scene.config.data.data_sharding = SHARDING_OWN; /* own rows never leave the machine */
     assert_null(kept_rows_write(&scene.config, &scene.dataset, NULL, &scene.state));
@@ -214,7 +210,7 @@ static void some_keep_none(void **unused)
 }
 
 /* A file's contents count as far as they fit the model. */
-static void faulty_texts_are_refused(void **unused)
+TEST(faulty_texts_are_refused)
 {
     static const char *const pictures[] = {
         "",
@@ -242,7 +238,6 @@ static void faulty_texts_are_refused(void **unused)
     struct scene scene;
     struct error error = {""};
     int count;
-    (void)unused;
     begin(&scene, (const int[]){2, 2}, 2, 0, 0, &random);
     for (size_t i = 0; i < sizeof pictures / sizeof pictures[0]; i++) {
         assert_false(check(&scene, pictures[i], &count, &error));
@@ -261,12 +256,5 @@ static void faulty_texts_are_refused(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(engines_answer_as_it_says),
-        cmocka_unit_test(another_model_does_not),
-        cmocka_unit_test(digits_that_float32_has_not_are_not_asked_for),
-        cmocka_unit_test(some_keep_none),
-        cmocka_unit_test(faulty_texts_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -128,7 +128,7 @@ static void merge(const struct config_train *train, int outputs, int targets)
     evaluation_destroy(&merged);
 }
 
-static void merged_parts_are_the_whole(void **state)
+TEST(merged_parts_are_the_whole)
 {
     const struct config_train classes = {.loss = LOSS_AUTO}, sigmoid = {.loss = LOSS_SIGMOID},
                               numbers = {.loss = LOSS_MSE, .quantile = 0.3};
@@ -141,7 +141,7 @@ static void merged_parts_are_the_whole(void **state)
 }
 
 /* Foreign bytes, truncated or changed: they are refused, or they are other counts; never half of them are added. */
-static void damaged_bytes_add_nothing(void **state)
+TEST(damaged_bytes_add_nothing)
 {
     const struct config_train train = {.loss = LOSS_AUTO};
     struct evaluation part, merged;
@@ -176,7 +176,7 @@ static void damaged_bytes_add_nothing(void **state)
     evaluation_destroy(&merged);
 }
 
-static void a_bin_is_a_sixteenth_of_a_logit(void **state)
+TEST(a_bin_is_a_sixteenth_of_a_logit)
 {
     assert_int_equal(metrics_bin(0), 0);
     assert_int_equal(metrics_bin(1), METRICS_BINS - 1);
@@ -196,11 +196,6 @@ static void a_bin_is_a_sixteenth_of_a_logit(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merged_parts_are_the_whole),
-        cmocka_unit_test(damaged_bytes_add_nothing),
-        cmocka_unit_test(a_bin_is_a_sixteenth_of_a_logit),
-    };
     chance = test_random_begin("evaluation_part");
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

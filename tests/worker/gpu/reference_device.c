@@ -92,7 +92,6 @@ static struct examples examples_of(const struct device *device, const struct dev
 bool device_open(struct device **out, const struct driver *driver, int ordinal, const struct device_shape *shape,
                  struct error *error)
 {
-    (void)driver;
     if (ordinal > 0) {
         return error_set(error, "there is no gpu:%d", ordinal);
     }
@@ -145,7 +144,6 @@ void device_close(struct device *device)
 
 const char *device_describe(const struct device *device)
 {
-    (void)device;
     return "the reference";
 }
 

@@ -143,7 +143,7 @@ static const char *description(struct fixture *fixture)
     return text;
 }
 
-static void computes_what_the_cpu_computes(void **state)
+TEST(computes_what_the_cpu_computes)
 {
     for (int optimizer = 0; optimizer < OPTIMIZER_KINDS; optimizer++) {
         struct fixture fixture;
@@ -159,7 +159,7 @@ static void computes_what_the_cpu_computes(void **state)
     }
 }
 
-static void many_steps_are_several_commands(void **state)
+TEST(many_steps_are_several_commands)
 {
     struct fixture fixture;
     make(&fixture, OPTIMIZER_SGD);
@@ -172,7 +172,7 @@ static void many_steps_are_several_commands(void **state)
 }
 
 /* Parts of a vector that were written are there at the next step, whatever was trained in between. */
-static void writes_are_seen(void **state)
+TEST(writes_are_seen)
 {
     struct fixture fixture;
     struct error error;
@@ -228,7 +228,7 @@ static bool hangs(const char *fault)
     return strncmp(fault, "hang", 4) == 0;
 }
 
-static void gradients_are_the_same(void **state)
+TEST(gradients_are_the_same)
 {
     static const char *const faults[] = {"none", "die step 0", "fail step 0", "lose step 0", "hang step 0"};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -246,7 +246,7 @@ static void gradients_are_the_same(void **state)
     }
 }
 
-static void forward_is_the_same(void **state)
+TEST(forward_is_the_same)
 {
     enum { COUNT = 2500 };
     struct fixture fixture;
@@ -287,7 +287,7 @@ static void make_rows(struct fixture *fixture)
     test_wanted(&fixture->examples, LOSS_HUBER, &random);
 }
 
-static void rows_of_a_table_are_trained_on_too(void **state)
+TEST(rows_of_a_table_are_trained_on_too)
 {
     static const char *const faults[] = {"none", "die train 5", "lose step 12", "die forward 8"};
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
@@ -314,7 +314,7 @@ static void rows_of_a_table_are_trained_on_too(void **state)
 }
 
 /* Wherever and however it fails: nothing is lost, nothing trained twice. */
-static void the_cpu_takes_over(void **state)
+TEST(the_cpu_takes_over)
 {
     static const char *const faults[] = {"die train 0",   "die train 13", "hang train 13", "lose train 30",
                                          "fail train 25", "die read 14",  "lose read 22",  "die write 14"};
@@ -336,7 +336,7 @@ static void the_cpu_takes_over(void **state)
     }
 }
 
-static void without_soft_placement_it_ends(void **state)
+TEST(without_soft_placement_it_ends)
 {
     struct fixture fixture;
     struct error error;
@@ -352,7 +352,7 @@ static void without_soft_placement_it_ends(void **state)
     end(&fixture);
 }
 
-static void a_loss_that_is_not_finite_is_told(void **state)
+TEST(a_loss_that_is_not_finite_is_told)
 {
     struct fixture fixture;
     struct error error;
@@ -369,7 +369,7 @@ static void a_loss_that_is_not_finite_is_told(void **state)
     end(&fixture);
 }
 
-static void what_is_not_there_is_a_clause(void **state)
+TEST(what_is_not_there_is_a_clause)
 {
     struct fixture fixture;
     struct error error;
@@ -387,24 +387,12 @@ static void what_is_not_there_is_a_clause(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(computes_what_the_cpu_computes),
-        cmocka_unit_test(many_steps_are_several_commands),
-        cmocka_unit_test(writes_are_seen),
-        cmocka_unit_test(gradients_are_the_same),
-        cmocka_unit_test(forward_is_the_same),
-        cmocka_unit_test(rows_of_a_table_are_trained_on_too),
-        cmocka_unit_test(the_cpu_takes_over),
-        cmocka_unit_test(without_soft_placement_it_ends),
-        cmocka_unit_test(a_loss_that_is_not_finite_is_told),
-        cmocka_unit_test(what_is_not_there_is_a_clause),
-    };
     log_setup(LOG_TEXT, LOG_ERROR);
     program = program_read("reference_process", &program_size);
     if (!program) {
         return 1;
     }
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = check_run(NULL, NULL);
     free(program);
     return failed;
 }

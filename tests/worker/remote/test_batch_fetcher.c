@@ -83,7 +83,6 @@ static bool reply(struct channel *channel)
 
 static bool answer(struct fake_member *member, struct channel *channel)
 {
-    (void)member;
     const bool good = reply(channel);
     atomic_store(&fake.sent, connection_bytes_out(channel->connection));
     atomic_fetch_add(&fake.answers, 1);
@@ -286,7 +285,6 @@ TEST(no_thread)
 
 static void *jump(void *context)
 {
-    (void)context;
     for (int i = 0; i < 60000 && !was_told("asks 3 from 0\n"); i++) {
         usleep(1000);
     }

@@ -19,7 +19,6 @@ static struct {
 
 static bool answer(struct fake_member *member, struct channel *channel)
 {
-    (void)member;
     const bool about_layers = channel->frame.type == MESSAGE_layers;
     said.asked += about_layers;
     if (!about_layers && channel->frame.type != MESSAGE_describe) {

@@ -56,7 +56,6 @@ bool __wrap_memory_for_this_process(uint64_t *bytes)
 
 bool __wrap_lineage_read(const struct config *config, struct lineage *lineage)
 {
-    (void)config;
     *lineage = world.lineage;
     return world.has_lineage;
 }
@@ -91,30 +90,25 @@ bool agent_create(struct agent **agent, const struct agent_options *options, str
 
 void agent_destroy(struct agent *agent)
 {
-    (void)agent;
 }
 
 bool agent_is_rolling(struct agent *agent)
 {
-    (void)agent;
     return world.rolling;
 }
 
 void agent_show(struct agent *agent, struct board_rollout *shown)
 {
-    (void)agent, (void)shown;
     tell("shows\n");
 }
 
 void agent_drift(struct agent *agent, char text[CONFIG_DRIFT_TEXT])
 {
-    (void)agent;
     snprintf(text, CONFIG_DRIFT_TEXT, "%s", world.drift);
 }
 
 bool agent_knows(struct agent *agent, const char *digest)
 {
-    (void)agent;
     return strcmp(digest, "known") == 0;
 }
 
@@ -141,7 +135,6 @@ void chief_settle(struct chief *chief)
 bool trial_run(const struct config *then, const char *train_dir, bool may_lose, bool (*given_up)(void *context),
                void *context, struct error *error)
 {
-    (void)then, (void)error;
     tell("trial in %s%s\n", train_dir, may_lose ? ", may lose" : "");
     assert_false(given_up(context));
     world.signal = 15;
@@ -202,7 +195,6 @@ static const struct participant_host *host(void)
 static void live_change(void **state)
 {
     struct config next, mine;
-    (void)state;
     begin("1");
     config_defaults(&next);
     config_defaults(&mine);
@@ -231,7 +223,6 @@ static void live_change(void **state)
 /* The contents of reports: the last loss, none after a restore, NaN while it is not finite. */
 static void last_loss(void **state)
 {
-    (void)state;
     begin("1");
     void *context = world.agent.context;
     assert_true(world.agent.loss(context) == -1);
@@ -254,7 +245,6 @@ static void last_loss(void **state)
 static void orders_of_a_rollout(void **state)
 {
     struct error error;
-    (void)state;
     begin("0");
     void *context = host()->context;
     assert_int_equal(world.agent.who.role, MEMBER_WORKER);
@@ -294,7 +284,6 @@ static void orders_of_a_rollout(void **state)
 static void drift(void **state)
 {
     char message[256] = "";
-    (void)state;
     begin("1");
     live_config_drift(live, message);
     assert_string_equal(message, "");
@@ -317,7 +306,6 @@ static void memory_that_is_wanted(void **state)
     /* 672 floats, six times; and for 10 examples of 29 units, three times; as bfloat16 once more, at two bytes */
     const uint64_t wanted = 4 * (6 * 672 + 3 * 29 * 10);
     struct error error;
-    (void)state;
     begin("1");
     void *context = host()->context;
     const struct {
@@ -345,7 +333,6 @@ static void memory_that_is_wanted(void **state)
 static void disk_that_is_wanted(void **state)
 {
     struct error error;
-    (void)state;
     begin("0");
     config.train.optimizer = OPTIMIZER_ADAM;
     config.train.ema_decay = 0.9;
@@ -367,7 +354,6 @@ static void disk_that_is_wanted(void **state)
 static void a_rollout_that_is_shown(void **state)
 {
     struct board_rollout shown;
-    (void)state;
     begin("1");
     live_config_show(live, &shown);
     assert_string_equal(told(), "shows\n");
@@ -379,7 +365,6 @@ static void a_rollout_that_is_shown(void **state)
 /* Links are held if a rollout has just restarted the job, and only then; worker 0 gets a head start. */
 static void links_are_held(void **state)
 {
-    (void)state;
     for (int index = 0; index < 2; index++) {
         const struct {
             bool has;
@@ -409,7 +394,6 @@ static void links_are_held(void **state)
 static void the_start_that_worker_0_gets(void **state)
 {
     double longest_s = 0;
-    (void)state;
     for (int i = 0; i < 60; i++) {
         load("1");
         world.has_lineage = true;
@@ -430,7 +414,6 @@ static void the_start_that_worker_0_gets(void **state)
 /* Until ps 0 is in this version and has a model; then each waits for its own moment. Worker 0 does not wait. */
 static void links_are_let_go(void **state)
 {
-    (void)state;
     for (int index = 0; index < 2; index++) {
         begin(index == 0 ? "0" : "1");
         void *context = world.agent.context;

@@ -1,11 +1,7 @@
 /* Creates a worker's parts while one thread after another can't start: each reports it and leaves nothing behind. */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +11,7 @@
 #include "tests/worker/remote/story.h"
 #include "worker/data/dataset.h"
 #include "worker/remote/batches.h"
-#include "worker/remote/exchange/pipeline.h"
+#include "worker/remote/exchange/push_pull.h"
 #include "worker/remote/heartbeat.h"
 
 enum { NEVER = 1 << 30 };
@@ -44,21 +40,18 @@ static float *parameters;
 
 static float *engine_parameters(struct engine *engine)
 {
-    (void)engine;
     return parameters;
 }
 
 static bool engine_write(struct engine *engine, enum store_vector vector, size_t first, size_t count,
                          const float *values, struct error *error)
 {
-    (void)engine, (void)vector, (void)first, (void)count, (void)values, (void)error;
     return true;
 }
 
 static bool engine_read(struct engine *engine, enum store_vector vector, size_t first, size_t count, float *values,
                         struct error *error)
 {
-    (void)engine, (void)vector, (void)error;
     memcpy(values, parameters + first, count * sizeof *values);
     return true;
 }
@@ -98,7 +91,6 @@ static bool try_heartbeat(struct error *error)
 
 static bool knows(void *context, const char *digest)
 {
-    (void)context, (void)digest;
     return false;
 }
 
@@ -155,9 +147,8 @@ static void begin(void)
     parameters = calloc(bench.model.float_count, sizeof *parameters);
 }
 
-static void one_thread_cannot_start(void **state)
+TEST(one_thread_cannot_start)
 {
-    (void)state;
     begin();
     for (size_t which = 0; which < sizeof parts / sizeof *parts; which++) {
         try_part(which);
@@ -170,6 +161,5 @@ static void one_thread_cannot_start(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_thread_cannot_start)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

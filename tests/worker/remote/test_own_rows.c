@@ -164,7 +164,6 @@ static bool answer(struct fake_member *member, struct channel *channel)
 {
     const int how = ps.fails;
     const struct message_pong pong = {1};
-    (void)member;
     ps.fails = 0;
     if (how > 0) {
         return fake_member_object(channel, (enum error_code)how);
@@ -285,7 +284,6 @@ static void comparing(void **state)
     const struct dataset dataset = {.schema = &schema}, pictures = {.schema = NULL};
     struct error error;
     bool differs;
-    (void)state;
     begin("1", 2, rows);
     assert_int_equal(preprocessing_publish(&bench.exchange, &pictures, &error), EXCHANGE_OK); /* pictures */
     assert_int_equal(connections(), 0);
@@ -346,7 +344,6 @@ static void half_an_answer(void **state)
     struct schema schema;
     char *text;
     struct error error;
-    (void)state;
     begin("0", 2, rows);
     survey_rows(rows, &ps.figures[1], &schema);
     ps.fails = HALF_ANSWER;
@@ -371,7 +368,6 @@ static void comparing_without_memory(void **state)
     const struct dataset dataset = {.schema = &schema};
     struct error error;
     bool differs;
-    (void)state;
     begin("1", 2, rows);
     survey_rows(rows, NULL, &schema);
     survey_rows(other_rows, NULL, &other);
@@ -399,7 +395,6 @@ static void classes(void **state)
     const struct dataset dataset = {.class_names = names};
     struct error error;
     bool differs = true;
-    (void)state;
     begin("1", 2, rows);
     assert_int_equal(preprocessing_publish(&bench.exchange, &dataset, &error), EXCHANGE_OK);
     assert_string_equal(ps.heard, names);
@@ -438,7 +433,6 @@ static void failures(void **state)
     struct schema schema;
     struct error error;
     char *text;
-    (void)state;
     begin("1", 3, rows);
     survey_rows(rows, NULL, &schema);
     ps.figures[2] = strdup("figures of two");
@@ -472,7 +466,6 @@ static void too_much(void **state)
     struct schema schema = {.text = malloc(most + 2)};
     const struct dataset dataset = {.schema = &schema};
     struct error error;
-    (void)state;
     begin("1", 2, rows);
     memset(schema.text, 'x', most + 1);
     schema.text[most + 1] = '\0';
@@ -498,7 +491,6 @@ static void nothing_yet(void **state)
 {
     struct error error;
     char *text;
-    (void)state;
     begin("0", 3, rows);
     for (int what = 1; what < 4; what += 2) {
         assert_int_equal(ask(what, NULL, &text, &error), EXCHANGE_OK);
@@ -520,7 +512,6 @@ static void a_worker(void **state)
 {
     struct schema chiefs, *schema;
     struct error error;
-    (void)state;
     begin("1", 3, rows);
     survey_rows(other_rows, NULL, &chiefs);
     ps.heard = strdup(chiefs.text);
@@ -553,7 +544,6 @@ static void a_worker_that_leaves(void **state)
 {
     struct schema *schema;
     struct error error;
-    (void)state;
     begin("1", 3, rows);
     leaves_after = 3;
     assert_false(agree(&schema, &error));
@@ -583,7 +573,6 @@ static void the_chief(void **state)
     struct schema alone, *schema;
     struct error error;
     char *figures;
-    (void)state;
     begin("0", 3, rows);
     survey_rows(rows, NULL, &alone);
     survey_rows(other_rows, &ps.figures[1], NULL);
@@ -612,7 +601,6 @@ static void workers_that_do_not_come(void **state)
 {
     struct schema *schema;
     struct error error;
-    (void)state;
     for (int missing = 1; missing <= 2; missing++) {
         begin("0", 3, rows);
         if (missing == 1) {
@@ -645,7 +633,6 @@ static void a_chief_that_comes_back(void **state)
 {
     struct schema first, *schema;
     struct error error;
-    (void)state;
     begin("0", 3, rows);
     survey_rows(other_rows, NULL, &first);
     survey_rows(rows, &ps.figures[1], NULL);
@@ -673,7 +660,6 @@ static void a_ps_that_lost_what_it_was_told(void **state)
 {
     struct schema first;
     struct error error;
-    (void)state;
     begin("1", 3, rows);
     survey_rows(rows, NULL, &first);
     per_pause_s = 0.25;
@@ -702,7 +688,6 @@ static void rows_that_do_not_go_together(void **state)
 {
     struct schema *schema, *alone;
     struct error error;
-    (void)state;
     begin("0", 1, rows);
     assert_true(agree(&alone, &error));
     end();
@@ -777,21 +762,18 @@ static void no_memory_to_agree(bool is_chief)
 
 static void no_memory_to_agree_with(void **state)
 {
-    (void)state;
     no_memory_to_agree(false);
     no_memory_to_agree(true);
 }
 
 static int make_folder(void **state)
 {
-    (void)state;
     loopback_make_folder(folder);
     return 0;
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     loopback_remove_folder(folder);
     return 0;
 }

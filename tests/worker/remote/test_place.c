@@ -1,12 +1,7 @@
 /* A worker without an index asks ps 0 for one, as the same worker each time, until it gets an answer. */
 #include "worker/remote/worker.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "base/process/restart.h"
 #include "base/process/signals.h"
@@ -93,9 +88,8 @@ static void find_7(void)
     assert_int_equal(said.ps.peer.member.index, MEMBER_ANY_INDEX);
 }
 
-static void ps_0_says_the_number(void **state)
+TEST(ps_0_says_the_number)
 {
-    (void)state;
     begin();
     find_7();
     assert_int_equal(said.asked, 1);
@@ -103,9 +97,8 @@ static void ps_0_says_the_number(void **state)
 }
 
 /* After a failure, or an invalid answer, the same worker asks again. */
-static void it_is_asked_again(void **state)
+TEST(it_is_asked_again)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         begin();
         said.cuts = i == 0;
@@ -116,7 +109,7 @@ static void it_is_asked_again(void **state)
     }
 }
 
-static void what_is_no_number_is_not_taken(void **state)
+TEST(what_is_no_number_is_not_taken)
 {
     static const struct {
         int number;
@@ -134,7 +127,7 @@ static void what_is_no_number_is_not_taken(void **state)
     }
 }
 
-static void no_is_no(void **state)
+TEST(no_is_no)
 {
     struct error error = {""};
     int index;
@@ -147,7 +140,7 @@ static void no_is_no(void **state)
 }
 
 /* Several workers of one machine differ by folder or command line; a restarted one is the same. */
-static void who_it_is_known_as(void **state)
+TEST(who_it_is_known_as)
 {
     static char program[] = "trainer", role[] = "--job_name=worker", other[] = "--train_dir=two";
     static char *one[] = {program, role, NULL}, *two[] = {program, role, other, NULL};
@@ -172,7 +165,7 @@ static void who_it_is_known_as(void **state)
 }
 
 /* A worker with an index, from its config or certificate, asks nobody; nor does a ps, which must have one. */
-static void who_asks_nobody(void **state)
+TEST(who_asks_nobody)
 {
     struct error error = {""};
     int index;
@@ -190,7 +183,7 @@ static void who_asks_nobody(void **state)
 }
 
 /* Only a worker may need an index, even where none is set. */
-static void a_ps_without_a_number(void **state)
+TEST(a_ps_without_a_number)
 {
     struct config config;
     struct error error = {""};
@@ -205,14 +198,5 @@ static void a_ps_without_a_number(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ps_0_says_the_number),
-        cmocka_unit_test(it_is_asked_again),
-        cmocka_unit_test(no_is_no),
-        cmocka_unit_test(who_it_is_known_as),
-        cmocka_unit_test(who_asks_nobody),
-        cmocka_unit_test(a_ps_without_a_number),
-        cmocka_unit_test(what_is_no_number_is_not_taken),
-    };
-    return cmocka_run_group_tests(tests, make_keys, remove_keys);
+    return check_run(make_keys, remove_keys);
 }

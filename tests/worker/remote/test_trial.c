@@ -4,12 +4,7 @@
  */
 #include "worker/remote/live_config.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -171,7 +166,6 @@ static void write_checkpoint(int64_t step)
 static int begin(void **state)
 {
     struct error error;
-    (void)state;
     strcpy(folder, "/tmp/test_trial.XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(then_path, sizeof then_path, "%s/config.json", folder);
@@ -187,7 +181,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     char command[128];
-    (void)state;
     config_free(&then);
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
@@ -226,9 +219,8 @@ static void has(const char *text, const char *words)
 }
 
 /* With a single process there are no differences to buffer. */
-static void asynchronous_rounds_are_tried_as_rounds(void **state)
+TEST_WITH(asynchronous_rounds_are_tried_as_rounds, begin, end)
 {
-    (void)state;
     write_checkpoint(STEP);
     load_config("[6,3]", ",\"train\":{\"local_steps\":2,\"buffer_size\":3}");
     const char *why = try("well", false);
@@ -241,7 +233,7 @@ static void asynchronous_rounds_are_tried_as_rounds(void **state)
 }
 
 /* The same job, on this machine alone, for five steps from the newest checkpoint; and nothing of it is kept. */
-static void what_is_tried(void **state)
+TEST_WITH(what_is_tried, begin, end)
 {
     char words[256], path[160];
     struct stat status;
@@ -287,9 +279,8 @@ static void what_is_tried(void **state)
 }
 
 /* Whatever happens to the process affects only it, and is reported. */
-static void how_it_ends(void **state)
+TEST_WITH(how_it_ends, begin, end)
 {
-    (void)state;
     write_checkpoint(STEP);
     patience = 0;
     assert_string_equal(try("fails", false), "the trial failed: trainer: error: the loss is not finite");
@@ -312,7 +303,7 @@ static void how_it_ends(void **state)
 }
 
 /* What an earlier trial left behind does not affect this one. */
-static void what_an_earlier_one_left(void **state)
+TEST_WITH(what_an_earlier_one_left, begin, end)
 {
     char from[160], to[512];
     struct error error;
@@ -331,9 +322,8 @@ static void what_an_earlier_one_left(void **state)
     free(text);
 }
 
-static void checkpoints_that_do_not_fit(void **state)
+TEST_WITH(checkpoints_that_do_not_fit, begin, end)
 {
-    (void)state;
     load_config("[6,3]", "");
     has(try("well", false), "holds no checkpoint to try it on");
     write_checkpoint(STEP);
@@ -347,9 +337,8 @@ static void checkpoints_that_do_not_fit(void **state)
 }
 
 /* Keys that make a run end, or write, are none of a trial's. */
-static void keys_that_are_left_out(void **state)
+TEST_WITH(keys_that_are_left_out, begin, end)
 {
-    (void)state;
     write_checkpoint(STEP);
     load_config("[6,3]", ",\"train\":{\"epochs\":2,\"target_metric\":0.5,\"best_metric\":\"loss\"}");
     then.output.save_steps = then.output.log_steps = then.output.save_summaries_steps = 3;
@@ -370,7 +359,7 @@ static void keys_that_are_left_out(void **state)
 }
 
 /* A process that can't be started, or whose end nobody learns. */
-static void processes_that_are_lost(void **state)
+TEST_WITH(processes_that_are_lost, begin, end)
 {
     char path[160];
     struct stat status;
@@ -394,9 +383,8 @@ static void processes_that_are_lost(void **state)
 }
 
 /* However much there is in the environment. */
-static void a_large_environment(void **state)
+TEST_WITH(a_large_environment, begin, end)
 {
-    (void)state;
     write_checkpoint(STEP);
     for (int i = 0; i < 600; i++) {
         char name[24];
@@ -411,7 +399,7 @@ static void a_large_environment(void **state)
     }
 }
 
-static void folders_that_can_not_be(void **state)
+TEST_WITH(folders_that_can_not_be, begin, end)
 {
     char name[5000], path[160];
     (void)state;
@@ -438,16 +426,5 @@ int main(int argc, char **argv)
     if (argc == 2 && strncmp(argv[1], flag, strlen(flag)) == 0) {
         return be_tried(argv[1] + strlen(flag));
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_tried, begin, end),
-        cmocka_unit_test_setup_teardown(asynchronous_rounds_are_tried_as_rounds, begin, end),
-        cmocka_unit_test_setup_teardown(how_it_ends, begin, end),
-        cmocka_unit_test_setup_teardown(what_an_earlier_one_left, begin, end),
-        cmocka_unit_test_setup_teardown(checkpoints_that_do_not_fit, begin, end),
-        cmocka_unit_test_setup_teardown(folders_that_can_not_be, begin, end),
-        cmocka_unit_test_setup_teardown(keys_that_are_left_out, begin, end),
-        cmocka_unit_test_setup_teardown(processes_that_are_lost, begin, end),
-        cmocka_unit_test_setup_teardown(a_large_environment, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -3,20 +3,16 @@
 
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-#include <cmocka.h>
+
+#include "tests/check.h"
 
 #include "tests/random.h"
 
 static struct histogram histogram;
 
-static void limits_grow_by_a_tenth(void **state)
+TEST(limits_grow_by_a_tenth)
 {
-    (void)state;
     assert_true(histogram_limit(0) == -DBL_MAX);
     assert_true(histogram_limit(HISTOGRAM_SIDE) == 0);
     assert_true(histogram_limit(HISTOGRAM_SIDE + 1) == 1e-12);
@@ -47,9 +43,8 @@ static void check_value(float value)
     assert_true((double)value >= histogram_limit(found - 1));
 }
 
-static void every_value_in_its_bucket(void **state)
+TEST(every_value_in_its_bucket)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     for (int i = 0; i < 20000; i++) {
         uint32_t bits = (uint32_t)test_random_next(&random);
@@ -74,9 +69,8 @@ static void every_value_in_its_bucket(void **state)
     check_value(-FLT_TRUE_MIN);
 }
 
-static void measures(void **state)
+TEST(measures)
 {
-    (void)state;
     struct test_random random = test_random_begin(__func__);
     float values[1000];
     for (int count = 0; count < 40; count++) {
@@ -98,9 +92,8 @@ static void measures(void **state)
     }
 }
 
-static void what_is_no_number_is_left_out(void **state)
+TEST(what_is_no_number_is_left_out)
 {
-    (void)state;
     const float values[] = {1, NAN, -2, INFINITY, -INFINITY, 3, 4, 5, 6, 7};
     histogram_clear(&histogram);
     histogram_add(&histogram, values, 10);
@@ -112,9 +105,8 @@ static void what_is_no_number_is_left_out(void **state)
 }
 
 /* What is written: ascending limits, no two adjacent empty buckets, all values. */
-static void encoded(void **state)
+TEST(encoded)
 {
-    (void)state;
     const float values[] = {-5, 0, 0, 1e-3f, 1e-3f, 1e-3f, 1e6f};
     struct proto proto = {0};
     histogram_clear(&histogram);
@@ -146,12 +138,5 @@ static void encoded(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(limits_grow_by_a_tenth),
-        cmocka_unit_test(every_value_in_its_bucket),
-        cmocka_unit_test(measures),
-        cmocka_unit_test(what_is_no_number_is_left_out),
-        cmocka_unit_test(encoded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

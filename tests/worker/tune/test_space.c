@@ -54,27 +54,27 @@ TEST(values_and_ranges)
 
 TEST(errors_say_what_where_and_why)
 {
-    refuse("", "s.json:1:1: expected a value, but the text ends here");
+    refuse("", "s.json:1:1: expected a value, got the end of the file");
     refuse("[]", "s.json:1:1: expected an object of keys to search: {\"learning_rate\": {\"min\": 0.001, \"max\": 0.1, "
                  "\"log\": true}, \"hidden\": [[128], [256, 256]]}");
     refuse("{\"lerning_rate\": [1]}", "s.json:1:2: lerning_rate: unknown key; did you mean learning_rate?");
     refuse("{\n  \"dropout\": [0, 1.5]}", "s.json:2:18: dropout: must be a number from 0 to less than 1, not 1.5");
-    refuse("{\"hidden\": [[128], [0]]}", "s.json:1:22: hidden: must be auto or a list of at most 14 integers from 1 to "
-                                         "1048576, not 0");
+    refuse("{\"hidden\": [[128], [0]]}",
+           "s.json:1:21: hidden: must be auto or a list of at most 14 integers from 1 to 65536, not 0");
     refuse("{\"dropout\": []}", "s.json:1:13: dropout: has 0 values; give from 1 to 256");
     refuse("{\"dropout\": 0.5}", "s.json:1:13: dropout: must be a list of values, or a range: {\"min\": ..., \"max\": "
                                  "...}");
     refuse("{\"dropout\": [0], \"train.dropout\": [1]}", "s.json:1:18: dropout: duplicate key; remove one");
     refuse("{\"dropout\": {\"min\": 0, \"max\": 1}}",
-           "s.json:1:32: dropout: must be a number from 0 to less than 1, not 1");
+           "s.json:1:31: dropout: must be a number from 0 to less than 1, not 1");
     refuse("{\"dropout\": {\"min\": 0.5, \"max\": 0.5}}", "s.json:1:13: dropout: a range needs \"min\" below \"max\"");
     refuse("{\"dropout\": {\"min\": 0.5}}", "s.json:1:13: dropout: a range needs \"min\" below \"max\"");
     refuse("{\"dropout\": {\"min\": 0, \"max\": 0.5, \"log\": true}}",
            "s.json:1:13: dropout: \"log\" needs a \"min\" above 0");
     refuse("{\"dropout\": {\"min\": 0, \"max\": 0.5, \"log\": 1}}",
-           "s.json:1:44: dropout: \"log\" must be true or false");
+           "s.json:1:43: dropout: \"log\" must be true or false");
     refuse("{\"dropout\": {\"min\": \"0\"}}", "s.json:1:21: dropout: \"min\" must be a number");
-    refuse("{\"dropout\": {\"min\": 0, \"min\": 0}}", "s.json:1:24: dropout: duplicate \"min\"; remove one");
+    refuse("{\"dropout\": {\"min\": 0, \"min\": 0}}", "s.json:1:24: duplicate name \"min\"; remove one");
     refuse("{\"dropout\": {\"low\": 0}}",
            "s.json:1:14: dropout: unknown member \"low\"; a range has min and max, and may have log and int");
     refuse("{\"optimizer\": {\"min\": 0, \"max\": 1}}",
@@ -154,6 +154,27 @@ TEST(draws_are_within_the_space_and_by_the_seed)
         free(texts[k]);
     }
     space_free(&space);
+}
+
+/* A table without numbers has no ple nets, and a run of a single net has no bins. */
+TEST(the_usual_space_of_a_table_without_numbers)
+{
+    struct config of_table;
+    const struct config_setting settings[] = {{"target", "y"}};
+    static const char *const nets[] = {"raw:1,ple:1", "raw:2", ""};
+    for (int i = 0; i < 3; i++) {
+        int ensembles = 0;
+        assert_true(config_parse(&of_table, "none", NULL, 0, settings, 1, &error));
+        space_usual(&space, &of_table, false);
+        space_fit(&space, nets[i]);
+        assert_int_equal(space.count, 8 - i);
+        for (int k = 0; k < space.count; k++) {
+            ensembles += strcmp(space.keys[k].key->name, "ensemble") == 0 ? space.keys[k].value_count : 0;
+        }
+        assert_int_equal(ensembles, i < 2 ? 2 : 0);
+        space_free(&space);
+        config_free(&of_table);
+    }
 }
 
 /* What a user has set is not searched. */

@@ -677,7 +677,7 @@ static bool check_encoding(struct csv_reader *reader, struct error *error)
 }
 
 /* Takes ownership of the stream. */
-static bool open_stream(struct csv_reader **result, struct stream *stream, struct error *error)
+bool csv_open(struct csv_reader **result, struct stream *stream, struct error *error)
 {
     struct csv_reader *reader = calloc(1, sizeof *reader);
     char *buffer = malloc((size_t)FIRST_CAPACITY + BLOCK);
@@ -700,23 +700,6 @@ static bool open_stream(struct csv_reader **result, struct stream *stream, struc
     scan_from(reader, reader->begin);
     *result = reader;
     return true;
-}
-
-bool csv_open(struct csv_reader **reader, const char *path, struct error *error)
-{
-    struct stream *stream;
-    return stream_open_file(&stream, path, error) && open_stream(reader, stream, error);
-}
-
-bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size,
-                    struct budget_account *account, struct error *error)
-{
-    struct stream *stream;
-    if (!stream_open_bytes(&stream, name, bytes, size, error)) {
-        return false;
-    }
-    stream_charge_to(stream, account);
-    return open_stream(reader, stream, error);
 }
 
 void csv_close(struct csv_reader *reader)

@@ -16,7 +16,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/budget.h"
 #include "base/error.h"
 
 enum {
@@ -60,16 +59,13 @@ struct csv_row {
 };
 
 struct csv_reader;
-
-/* Detects the delimiter (one of , ; tab | or blanks) from the first lines. */
-bool csv_open(struct csv_reader **reader, const char *path, struct error *error);
+struct stream;
 
 /*
- * From memory, which must outlive the reader, as must the account that long lines are charged to (NULL: nowhere);
- * `name` replaces the path in errors.
+ * Detects the delimiter (one of , ; tab | or blanks) from the first lines. Takes ownership of the stream, even on
+ * failure; long lines are charged to its account.
  */
-bool csv_open_bytes(struct csv_reader **reader, const char *name, const void *bytes, size_t size,
-                    struct budget_account *account, struct error *error);
+bool csv_open(struct csv_reader **reader, struct stream *stream, struct error *error);
 void csv_close(struct csv_reader *reader); /* safe on NULL */
 
 /*

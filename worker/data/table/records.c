@@ -29,9 +29,7 @@ struct group {
 
 struct records_reader {
     struct tfrecord_reader *file;
-    const void *bytes; /* NULL: a file */
-    size_t size;
-    struct budget_account *account;
+    struct stream_content content;
     struct group *groups; /* by name */
     int group_count, group_capacity, columns;
     char **names;              /* [columns] */
@@ -350,47 +348,37 @@ static bool find_columns(struct records_reader *reader, const struct config_data
     }
 }
 
-static bool open_file(struct records_reader *reader, const char *name, struct error *error)
+static bool open_file(struct records_reader *reader, struct error *error)
 {
+    const struct stream_content *content = &reader->content;
     tfrecord_close(reader->file);
     reader->file = NULL;
-    if (!reader->bytes) {
-        return tfrecord_open(&reader->file, name, error);
+    if (!content->bytes) {
+        return tfrecord_open(&reader->file, content->name, error);
     }
-    if (!tfrecord_open_bytes(&reader->file, name, reader->bytes, reader->size, error)) {
+    if (!tfrecord_open_bytes(&reader->file, content->name, content->bytes, content->size, error)) {
         return false;
     }
-    tfrecord_charge_to(reader->file, reader->account);
+    tfrecord_charge_to(reader->file, content->account);
     return true;
 }
 
-static bool open_reader(struct records_reader **result, const char *name, const void *bytes, size_t size,
-                        const struct config_data *data, struct budget_account *account, struct error *error)
+bool records_open(struct records_reader **result, const struct stream_content *content, const struct config_data *data,
+                  struct error *error)
 {
     struct records_reader *reader = calloc(1, sizeof *reader);
     if (!reader) {
-        return error_set(error, "%s: out of memory while reading it", name);
+        return error_set(error, "%s: out of memory while reading it", content->name);
     }
-    reader->bytes = bytes;
-    reader->size = size;
-    reader->account = account;
-    if (!open_file(reader, name, error) || !find_columns(reader, data, error) || !open_file(reader, name, error)) {
+    reader->content = *content;
+    const bool done = open_file(reader, error) && find_columns(reader, data, error) && open_file(reader, error);
+    reader->content.name = NULL; /* the file has its own copy */
+    if (!done) {
         records_close(reader);
         return false;
     }
     *result = reader;
     return true;
-}
-
-bool records_open(struct records_reader **reader, const char *path, const struct config_data *data, struct error *error)
-{
-    return open_reader(reader, path, NULL, 0, data, NULL, error);
-}
-
-bool records_open_bytes(struct records_reader **reader, const char *name, const void *bytes, size_t size,
-                        const struct config_data *data, struct budget_account *account, struct error *error)
-{
-    return open_reader(reader, name, bytes, size, data, account, error);
 }
 
 void records_close(struct records_reader *reader)
@@ -407,7 +395,7 @@ void records_close(struct records_reader *reader)
     free(reader->numbers);
     free(reader->texts);
     free(reader->fields);
-    budget_release(reader->account, reader->line_capacity);
+    budget_release(reader->content.account, reader->line_capacity);
     free(reader->line);
     tfrecord_close(reader->file);
     free(reader);
@@ -540,12 +528,12 @@ static bool grow_line(struct records_reader *reader, size_t size, struct error *
     if (size <= reader->line_capacity) {
         return true;
     }
-    if (!budget_charge(reader->account, 2 * size - reader->line_capacity, error)) {
+    if (!budget_charge(reader->content.account, 2 * size - reader->line_capacity, error)) {
         return false;
     }
     char *larger = realloc(reader->line, 2 * size);
     if (!larger) {
-        budget_release(reader->account, 2 * size - reader->line_capacity);
+        budget_release(reader->content.account, 2 * size - reader->line_capacity);
         return no_memory(reader, error);
     }
     reader->line = larger;

@@ -14,9 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/budget.h"
 #include "base/config.h"
 #include "base/error.h"
+#include "worker/data/stream.h"
 #include "worker/data/table/csv.h"
 
 enum { RECORDS_HEAD = 12 /* bytes that show the format */ };
@@ -27,11 +27,8 @@ struct records_reader;
 bool records_are_known(const char *name, const void *head, size_t size);
 
 /* data: NULL for the defaults. */
-bool records_open(struct records_reader **reader, const char *path, const struct config_data *data,
+bool records_open(struct records_reader **reader, const struct stream_content *content, const struct config_data *data,
                   struct error *error);
-/* From memory, which must outlive the reader; `name` replaces the path in errors. */
-bool records_open_bytes(struct records_reader **reader, const char *name, const void *bytes, size_t size,
-                        const struct config_data *data, struct budget_account *account, struct error *error);
 void records_close(struct records_reader *reader); /* safe on NULL */
 
 int records_columns(const struct records_reader *reader);

@@ -655,7 +655,6 @@ static bool open_npy(struct rows **rows, struct stream *stream, const uint8_t he
                      struct budget_account *account, struct error *error)
 {
     struct npy_reader *npy;
-    stream_charge_to(stream, account);
     return npy_open(&npy, stream, head, error) && open_numbers(rows, npy, NULL, account, error);
 }
 
@@ -680,50 +679,39 @@ static bool is_other(const char *name, const uint8_t *head, size_t size, struct 
     return true;
 }
 
-bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error)
+static bool open_content(struct rows **rows, const struct stream_content *content, const struct config_data *data,
+                         struct error *error)
 {
     struct csv_reader *csv;
     struct records_reader *records;
     struct stream *stream;
     uint8_t head[HEAD];
     size_t size;
-    if (!stream_open_file(&stream, path, error) || !read_head(stream, head, &size, error)) {
+    if (!stream_open(&stream, content, error) || !read_head(stream, head, &size, error) ||
+        is_other(content->name, head, size, error)) {
         return false;
     }
-    if (is_other(path, head, size, error)) {
+    if (!npy_is_known(head, size) && records_are_known(content->name, head, size)) {
+        return records_open(&records, content, data, error) &&
+               open_numbers(rows, NULL, records, content->account, error);
+    }
+    if (!stream_open(&stream, content, error)) {
         return false;
     }
-    if (npy_is_known(head, size)) {
-        return stream_open_file(&stream, path, error) && open_npy(rows, stream, head, NULL, error);
-    }
-    if (records_are_known(path, head, size)) {
-        return records_open(&records, path, data, error) && open_numbers(rows, NULL, records, NULL, error);
-    }
-    return csv_open(&csv, path, error) && open_csv(rows, csv, data, NULL, error);
+    return npy_is_known(head, size)
+               ? open_npy(rows, stream, head, content->account, error)
+               : csv_open(&csv, stream, error) && open_csv(rows, csv, data, content->account, error);
+}
+
+bool rows_open(struct rows **rows, const char *path, const struct config_data *data, struct error *error)
+{
+    return open_content(rows, &(struct stream_content){.name = path}, data, error);
 }
 
 bool rows_open_bytes(struct rows **rows, const char *name, const void *bytes, size_t size,
                      const struct config_data *data, struct budget_account *account, struct error *error)
 {
-    struct csv_reader *csv;
-    struct records_reader *records;
-    struct stream *stream;
-    uint8_t head[HEAD];
-    size_t head_size;
-    if (!stream_open_bytes(&stream, name, bytes, size, error) || !read_head(stream, head, &head_size, error)) {
-        return false;
-    }
-    if (is_other(name, head, head_size, error)) {
-        return false;
-    }
-    if (npy_is_known(head, head_size)) {
-        return stream_open_bytes(&stream, name, bytes, size, error) && open_npy(rows, stream, head, account, error);
-    }
-    if (records_are_known(name, head, head_size)) {
-        return records_open_bytes(&records, name, bytes, size, data, account, error) &&
-               open_numbers(rows, NULL, records, account, error);
-    }
-    return csv_open_bytes(&csv, name, bytes, size, account, error) && open_csv(rows, csv, data, account, error);
+    return open_content(rows, &(struct stream_content){name, bytes ? bytes : "", size, account}, data, error);
 }
 
 void rows_close(struct rows *rows)
@@ -884,8 +872,9 @@ static bool is_of_total(const char *text, size_t size)
         "totale",        "somma",      "suma",         "total general", "promedio",  "soma",
         "totaal",        "gemiddelde"};
     text = csv_trim(text, &size);
-    for (; size > 0 && (text[size - 1] == ':' || text[size - 1] == ' '); size--) {
-    }
+    const char *colon = memchr(text, ':', size); /* "Total: 6,634" */
+    size = colon ? (size_t)(colon - text) : size;
+    csv_trim(text, &size);
     for (size_t i = 0; size > 2 && i < sizeof names / sizeof names[0]; i++) {
         if (strlen(names[i]) == size && strncasecmp(names[i], text, size) == 0) {
             return true;

@@ -144,7 +144,7 @@ static enum survey_use use_of(const struct rows *rows, int column, const struct 
 /* Are a column's values counted from the first row on? */
 static bool is_collected(const struct survey *survey, const struct survey_column *column)
 {
-    return column->is_category || survey->counts_all || column->may_be_index ||
+    return column->is_category || survey->counts_all || column->may_be_index != INDEX_NEVER ||
            (column->use == USE_TARGET && (survey->loss == LOSS_AUTO || survey->loss == LOSS_SOFTMAX));
 }
 
@@ -198,29 +198,50 @@ void survey_forget(struct survey *survey)
     }
 }
 
-/* Is it a name that people give to what tells rows apart: "id", "RowNumber", "customer_id", "PassengerId"? */
-static bool names_identifiers(const char *name)
+static bool is_among(const char *name, const char *const *names, size_t count)
 {
-    static const char *const names[] = {"id",       "index", "idx", "row", "rowid", "row_number", "rownumber",
-                                        "rownum",   "nr",    "nr.", "no",  "no.",   "#",          "record",
-                                        "lfd. nr.", "sno",   "obs", "uid", "key",   "serial",     "serial no."};
-    const size_t length = strlen(name);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; i < count; i++) {
         if (strcasecmp(name, names[i]) == 0) {
             return true;
         }
     }
-    return length > 2 && (strcmp(name + length - 2, "Id") == 0 || strcmp(name + length - 2, "ID") == 0 ||
-                          (strchr("_ -.", name[length - 3]) && strcasecmp(name + length - 2, "id") == 0));
+    return false;
 }
 
-/* The first column without a name, as data frames write their index, or an identifier, unless the config names it. */
-static bool may_be_index(const struct rows *rows, int column, const struct config_data *data)
+/* "customer_id", "PassengerId", "customerID"; not "PAID". */
+static bool ends_with_id(const char *name)
 {
+    const size_t length = strlen(name);
+    if (length < 3 || strcasecmp(name + length - 2, "id") != 0) {
+        return false;
+    }
+    const char before = name[length - 3];
+    return strchr("_ -.", before) || (name[length - 2] == 'I' && before >= 'a' && before <= 'z');
+}
+
+/*
+ * Unless the config names it: the first column without a name, as data frames write their index, and what people call
+ * a counter of rows or an identifier. Where each machine has its own rows none can judge all: only the former counts.
+ */
+static int may_be_index(const struct rows *rows, int column, const struct config_data *data)
+{
+    static const char *const counters[] = {"nr", "nr.", "no", "no.", "#", "record", "sno", "obs", "serial"};
+    static const char *const identifiers[] = {"id",         "index",     "idx",    "row", "rowid",
+                                              "row_number", "rownumber", "rownum", "uid"};
     const char *name = rows_column_name(rows, column);
-    const bool is_by_name =
-        (column == 0 && rows_lacks_first_name(rows)) || strncmp(name, "Unnamed: 0", 10) == 0 || names_identifiers(name);
-    return is_by_name && !is_listed(&data->features, rows, column) && !is_listed(&data->categorical, rows, column);
+    if (is_listed(&data->features, rows, column) || is_listed(&data->categorical, rows, column)) {
+        return INDEX_NEVER;
+    }
+    if ((column == 0 && rows_lacks_first_name(rows)) || strncmp(name, "Unnamed: 0", 10) == 0) {
+        return INDEX_NAMELESS;
+    }
+    if (data->data_sharding == SHARDING_OWN) {
+        return INDEX_NEVER;
+    }
+    return is_among(name, identifiers, sizeof identifiers / sizeof *identifiers) || ends_with_id(name)
+               ? INDEX_IDENTIFIER
+           : is_among(name, counters, sizeof counters / sizeof *counters) ? INDEX_COUNTER
+                                                                          : INDEX_NEVER;
 }
 
 void survey_next_file(struct survey *survey)
@@ -267,7 +288,7 @@ bool survey_begin(struct survey *survey, const struct rows *rows, const struct c
         survey->count++;
         column->use = use_of(rows, i, &config->data);
         column->is_category = is_listed(&config->data.categorical, rows, i);
-        column->may_be_index = column->use == USE_FEATURE && may_be_index(rows, i, &config->data);
+        column->may_be_index = column->use == USE_FEATURE ? may_be_index(rows, i, &config->data) : INDEX_NEVER;
         if (config->data.decimal == DECIMAL_COMMA && rows_is_text(rows)) {
             column->notation = (struct notation){.decimal = ',', .group = '.'};
         }
@@ -510,7 +531,7 @@ static void add_number(struct survey_column *column, const struct row *row, int 
     } else if (row->fields) {
         column->padded += is_padded(&row->fields[index]);
     }
-    if (column->notation.unit[0] == '%') { /* without one, 0 is the same */
+    if (row->fields && column->notation.unit[0] == '%') { /* without one, 0 is the same */
         column->with_unit += number == 0 || memchr(row->fields[index].text, '%', row->fields[index].size) ||
                              memchr(row->fields[index].text, '\xEF', row->fields[index].size);
     }
@@ -872,19 +893,34 @@ static void settle_marks(struct survey_column *column)
     column->marks = 0;
 }
 
-/* Is its whole number another one in each row? Each file may begin anew. */
-static bool is_index(const struct survey *survey, const struct survey_column *column)
+/* A data frame's index begins anew in each file. */
+static bool is_nameless_index(const struct survey *survey, const struct survey_column *column)
 {
-    if (!column->may_be_index || column->missing + column->texts + column->infinite > 0 || !column->is_integer ||
-        column->numbers.count == 0 || column->minimum < 0) {
-        return false;
-    }
     for (int i = 0; i < column->values.count; i++) {
         if (column->values.entries[i].count > survey->files) {
             return false;
         }
     }
-    return true; /* where they are too many to be kept, those that are kept stand for all */
+    return !column->has_too_many || column->maximum < 2 * (double)survey->rows;
+}
+
+enum { FEW_ROWS = 20 /* so few that also other numbers may all be different */ };
+
+/* Is its whole number another one in each row? */
+static bool is_index(const struct survey *survey, const struct survey_column *column)
+{
+    const int64_t count = column->numbers.count;
+    if (column->may_be_index == INDEX_NEVER || column->missing + column->texts + column->infinite > 0 ||
+        !column->is_integer || count == 0 || column->minimum < 0) {
+        return false;
+    }
+    if (column->may_be_index == INDEX_NAMELESS) {
+        return is_nameless_index(survey, column);
+    }
+    const bool is_counter = column->maximum - column->minimum + 1 == (double)count;
+    const bool are_known = !column->has_too_many, is_identifier = column->may_be_index == INDEX_IDENTIFIER;
+    return count >= FEW_ROWS && (is_counter || (is_identifier && are_known)) &&
+           (!are_known || column->values.count == count);
 }
 
 static void settle_column(struct survey_column *column)

@@ -72,11 +72,12 @@ enum { SURVEY_EXAMPLES = 3, SURVEY_EXAMPLE = 24 };
 struct survey_column {
     char *name;
     enum survey_use use;
-    bool is_category;   /* by the config, or because a first pass found texts among numbers */
-    bool is_mixed;      /* it is a category for the latter reason */
-    bool is_number;     /* because a first pass found few texts among numbers; these count as faults */
-    bool may_be_index;  /* by its name, or as it is the first and has none */
-    bool is_index;      /* its number is another one in each row: it identifies them */
+    bool is_category; /* by the config, or because a first pass found texts among numbers */
+    bool is_mixed;    /* it is a category for the latter reason */
+    bool is_number;   /* because a first pass found few texts among numbers; these count as faults */
+    /* Whether its whole numbers may identify the rows, by its name. */
+    enum { INDEX_NEVER, INDEX_NAMELESS, INDEX_COUNTER, INDEX_IDENTIFIER } may_be_index;
+    bool is_index;      /* they do */
     bool is_read_again; /* by a notation that a first pass found */
     /* How a first pass found its values to be written; plain, and DATES_AUTO, until then. */
     struct notation notation;

@@ -120,12 +120,14 @@ static bool find_edges(struct schema_column *to, const struct survey_column *fro
 static bool is_of_nines(double number)
 {
     const double size = fabs(number);
-    for (double nines = 99; nines < 1e9; nines = 10 * nines + 9) {
-        if (size >= nines && size <= nines) {
-            return true;
-        }
+    int64_t nines = 99;
+    if (size < 99 || size > 1e9 || trunc(size) < size) {
+        return false;
     }
-    return false;
+    while (nines < (int64_t)size) {
+        nines = 10 * nines + 9;
+    }
+    return nines == (int64_t)size;
 }
 
 /* Numbers or dates far from all others, which people write for none. */
@@ -433,6 +435,9 @@ static void report_task(const struct targets *targets, enum schema_task task, en
         return;
     }
     const bool has_unit = notation_has_word(&target->notation);
+    if (target->minimum >= target->maximum) {
+        log_warning("target %.64s: is %g in every row, so there is nothing to learn", target->name, target->minimum);
+    }
     if (task == TASK_NUMBERS && (target->padded > 0 || (has_unit && target->is_integer))) {
         log_warning("target %.64s: its values are read as numbers%s%s and learned as a quantity (regression); if they "
                     "are codes, --categorical=%.64s learns each as a class, as it is written",

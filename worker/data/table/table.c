@@ -99,9 +99,29 @@ static bool copy_names(struct names *names, const struct string_list *list, stru
     return done || error_set(error, "out of memory for the names of %d files", list->count);
 }
 
+/* Has the first of the files a target? One that can't be read is reported where it is needed. */
+static bool have_target(const struct names *names, const struct config_data *data)
+{
+    char path[DATA_MAX_PATH];
+    struct rows *rows = NULL;
+    struct error ignored;
+    if (names->count == 0 || data->target.count == 0 || survey_learns_inputs(data) ||
+        !file_join(path, sizeof path, data->data_dir, names->items[0], &ignored) ||
+        !rows_open(&rows, path, data, &ignored)) {
+        return true;
+    }
+    bool has_target = false;
+    for (int i = 0; i < data->target.count; i++) {
+        has_target |= rows_find_column(rows, data->target.items[i]) >= 0;
+    }
+    rows_close(rows);
+    return has_target;
+}
+
 /*
- * The configured pattern if one was set. Otherwise to test with: the tables whose names begin with test; to train on:
- * those whose names begin with train, or if there are none, all others than the former.
+ * The configured pattern if one was set. Otherwise to test with: the tables whose names begin with test, unless they
+ * lack the target, as rows to be predicted do; to train on: those whose names begin with train, or if there are none,
+ * all others than the former.
  */
 static bool list_files(struct names *names, const struct config *config, enum dataset_part part, struct error *error)
 {
@@ -119,13 +139,16 @@ static bool list_files(struct names *names, const struct config *config, enum da
                            : count_tables(names, is_train_name) > 0 ? is_train_name
                                                                     : is_no_test_name);
     }
+    if (is_usual && is_test && !have_target(names, &config->data)) {
+        names_free(names);
+    }
     return true;
 }
 
 /* Where nobody has named them: which files are for training, or which are for nothing, such as val.csv. */
 static void say_files(const struct names *names, const struct config *config)
 {
-    struct names all;
+    struct names all = {.count = 0};
     struct error ignored;
     char listed[96] = "";
     int others = 0;
@@ -137,6 +160,9 @@ static void say_files(const struct names *names, const struct config *config)
                  names->count == 1 ? "" : config->data.data_dir);
         return;
     }
+    const bool has_test =
+        !is_default(config, "test_files") || !list_files(&all, config, DATASET_TEST, &ignored) || all.count > 0;
+    names_free(&all);
     const bool is_listed = names_list(&all, config->data.data_dir, "*", &ignored);
     for (int i = 0; is_listed && i < all.count; i++) {
         const char *name = all.items[i];
@@ -146,6 +172,11 @@ static void say_files(const struct names *names, const struct config *config)
             snprintf(listed + used, sizeof listed - used, "%s%.40s", used > 0 ? ", " : "", name);
             others++;
         }
+    }
+    if (!has_test && count_tables(&all, is_test_name) > 0) {
+        log_warning("%s: the files test* have no column %.64s, so they are rows to predict rather than to test with: a "
+                    "share of train* is held out instead (--test_share)",
+                    config->data.data_dir, config->data.target.items[0]);
     }
     names_free(&all);
     if (others > 0 && is_default(config, "test_files")) {

@@ -1,13 +1,12 @@
 /* The frame of a record: length and both masked CRCs, little-endian. */
 #include "worker/data/tfrecord/reader.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/encoding/crc32c.h"
+#include "base/file.h"
 #include "net/bytes.h"
 #include "worker/data/stream.h"
 
@@ -83,13 +82,8 @@ bool tfrecord_open(struct tfrecord_reader **reader, const char *path, struct err
 {
     uint8_t head[TFRECORD_HEADER];
     struct stream *stream;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t got = fd >= 0 ? read(fd, head, sizeof head) : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return stream_open_file_as(&stream, path, find_packing(head, got > 0 ? (size_t)got : 0), error) &&
-           create(reader, stream, error);
+    const size_t got = file_head(path, head, sizeof head);
+    return stream_open_file_as(&stream, path, find_packing(head, got), error) && create(reader, stream, error);
 }
 
 bool tfrecord_open_bytes(struct tfrecord_reader **reader, const char *name, const void *bytes, size_t size,

@@ -2,7 +2,7 @@
  * Overlaps computation and communication: an exchange thread exchanges one gradient while the engine computes the next;
  * the engine gets new parameters between two steps, never during one.
  */
-#include "worker/remote/exchange/pipeline.h"
+#include "worker/remote/exchange/push_pull.h"
 
 #include <assert.h>
 #include <pthread.h>

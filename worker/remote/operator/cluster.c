@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/config/keys.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/process/signals.h"
 #include "base/progress.h"
 #include "base/text/text.h"
@@ -92,50 +93,53 @@ static bool is_own(const char *name)
     return false;
 }
 
-static bool add_flag(struct cluster *cluster, const char *name, const char *value, struct error *error)
+static void add_flag(struct cluster *cluster, const char *name, const char *value)
 {
-    char **flags = realloc(cluster->flags, (size_t)(cluster->flag_count + 1) * sizeof *flags);
-    if (flags) {
-        cluster->flags = flags;
-        if (asprintf(&flags[cluster->flag_count], "--%s=%s", name, value) >= 0) {
-            cluster->flag_count++;
-            return true;
-        }
-    }
-    return error_set(error, "out of memory");
+    static const char what[] = "the members' flags";
+    char *flag;
+    const bool done = asprintf(&flag, "--%s=%s", name, value) >= 0;
+    cluster->flags = must_grow(cluster->flags, (size_t)cluster->flag_count + 1, sizeof *cluster->flags, what);
+    cluster->flags[cluster->flag_count++] = must_have(done ? flag : NULL, 0, what);
 }
 
 /* Every training flag as given; the settings of the file each member reads for itself. */
-static bool pass_flags(struct cluster *cluster, struct error *error)
+static void pass_flags(struct cluster *cluster)
 {
     const struct config *config = cluster->config;
-    bool done = true;
-    for (const struct config_key *key = config_keys; done && key->section; key++) {
+    for (const struct config_key *key = config_keys; key->section; key++) {
         bool hides_steps = cluster->progress.active && strcmp(key->name, "log_steps") == 0;
         if (config_origin_of(config, key)->source == SOURCE_FLAG && !is_own(key->name) && !hides_steps) {
             char *text = config_key_text(key, config);
-            done = text ? add_flag(cluster, key->name, text, error) : error_set(error, "out of memory");
+            add_flag(cluster, key->name, text);
             free(text);
         }
     }
-    return done;
 }
 
-static bool make_flags(struct cluster *cluster, struct error *error)
+static void make_flags(struct cluster *cluster)
 {
     const struct config *config = cluster->config;
     char threads[16];
     int workers = cluster->count - cluster->ps_count;
     int each = config->train.num_threads > 0 ? config->train.num_threads : threads_available() / workers;
     snprintf(threads, sizeof threads, "%d", each < 1 ? 1 : each);
-    return (!config->path || add_flag(cluster, "config", config->path, error)) &&
-           (!trust_given() || add_flag(cluster, "trust_folder", trust_given(), error)) && pass_flags(cluster, error) &&
-           add_flag(cluster, "ps_hosts", cluster->ps_hosts, error) &&
-           add_flag(cluster, "worker_hosts", cluster->worker_hosts, error) &&
-           add_flag(cluster, "bind", "127.0.0.1", error) && add_flag(cluster, "fleet_key", cluster->key, error) &&
-           add_flag(cluster, "num_threads", threads, error) && add_flag(cluster, "progress", "false", error) &&
-           (!cluster->progress.active || add_flag(cluster, "log_steps", "0", error)) &&
-           add_flag(cluster, "log_format", log_format() == LOG_JSON ? "json" : "text", error);
+    if (config->path) {
+        add_flag(cluster, "config", config->path);
+    }
+    if (trust_given()) {
+        add_flag(cluster, "trust_folder", trust_given());
+    }
+    pass_flags(cluster);
+    add_flag(cluster, "ps_hosts", cluster->ps_hosts);
+    add_flag(cluster, "worker_hosts", cluster->worker_hosts);
+    add_flag(cluster, "bind", "127.0.0.1");
+    add_flag(cluster, "fleet_key", cluster->key);
+    add_flag(cluster, "num_threads", threads);
+    add_flag(cluster, "progress", "false");
+    if (cluster->progress.active) {
+        add_flag(cluster, "log_steps", "0");
+    }
+    add_flag(cluster, "log_format", log_format() == LOG_JSON ? "json" : "text");
 }
 
 /* --- Before members start --- */
@@ -143,12 +147,11 @@ static bool make_flags(struct cluster *cluster, struct error *error)
 /* Ports that were free a moment ago: all are bound at once, so that they differ, and then released. */
 static bool choose_ports(struct cluster *cluster, struct error *error)
 {
-    int *fds = calloc((size_t)cluster->count, sizeof *fds);
+    int fds[MOST_MEMBERS], held = 0;
     size_t size = (size_t)cluster->count * HOST_BYTES, used[2] = {0, 0};
-    cluster->ps_hosts = calloc(1, size);
-    cluster->worker_hosts = calloc(1, size);
-    bool done = (fds && cluster->ps_hosts && cluster->worker_hosts) || error_set(error, "out of memory");
-    int held = 0;
+    bool done = true;
+    cluster->ps_hosts = must_zero(1, size, "the members' addresses");
+    cluster->worker_hosts = must_zero(1, size, "the members' addresses");
     for (; done && held < cluster->count; held++) {
         bool is_ps = held < cluster->ps_count;
         char *list = is_ps ? cluster->ps_hosts : cluster->worker_hosts;
@@ -162,7 +165,6 @@ static bool choose_ports(struct cluster *cluster, struct error *error)
     for (int i = 0; i < held; i++) {
         close(fds[i]);
     }
-    free(fds);
     return done;
 }
 
@@ -192,12 +194,13 @@ static bool make_query(struct cluster *cluster, struct error *error)
 
 /* --- Processes --- */
 
-/* The path of a member's own profile, malloc'd; NULL without memory. */
+/* The path of a member's own profile, malloc'd. */
 static char *profile_path(const struct cluster *cluster, const struct process *process)
 {
     char name[MEMBER_TEXT], *path;
     member_format(&process->member, '-', name);
-    return asprintf(&path, "%s.%s", cluster->config->output.profile, name) >= 0 ? path : NULL;
+    return must_have(asprintf(&path, "%s.%s", cluster->config->output.profile, name) >= 0 ? path : NULL, 0,
+                     "the name of a profile");
 }
 
 /* Only one process can listen on an address: the chief, which knows the most. */
@@ -479,10 +482,7 @@ static void look(struct cluster *cluster)
 
 static bool open_cluster(struct cluster *cluster, struct error *error)
 {
-    cluster->processes = calloc((size_t)cluster->count, sizeof *cluster->processes);
-    if (!cluster->processes) {
-        return error_set(error, "out of memory");
-    }
+    cluster->processes = must_zero((size_t)cluster->count, sizeof *cluster->processes, "the members' processes");
     for (int i = 0; i < cluster->count; i++) {
         struct process *process = &cluster->processes[i];
         bool is_ps = i < cluster->ps_count;
@@ -490,8 +490,11 @@ static bool open_cluster(struct cluster *cluster, struct error *error)
         process->out.fd = process->err.fd = -1;
         member_format(&process->member, ' ', process->name);
     }
-    if (!make_key(cluster, error) || !choose_ports(cluster, error) || !make_flags(cluster, error) ||
-        !make_query(cluster, error)) {
+    if (!make_key(cluster, error) || !choose_ports(cluster, error)) {
+        return false;
+    }
+    make_flags(cluster);
+    if (!make_query(cluster, error)) {
         return false;
     }
     for (int i = 0; i < cluster->count; i++) {
@@ -522,24 +525,20 @@ static void join_profiles(struct cluster *cluster)
     struct error error;
     struct trace *traces = NULL;
     const char *out = cluster->config->output.profile;
-    char **paths = calloc((size_t)cluster->count, sizeof *paths);
-    bool done = paths || error_set(&error, "out of memory for the profile");
-    for (int i = 0; done && i < cluster->count; i++) {
+    char *paths[MOST_MEMBERS];
+    for (int i = 0; i < cluster->count; i++) {
         paths[i] = profile_path(cluster, &cluster->processes[i]);
-        done = paths[i] || error_set(&error, "out of memory for the profile");
     }
-    if (done && trace_read(&traces, paths, cluster->count, &error) &&
-        trace_write(traces, cluster->count, out, &error)) {
+    if (trace_read(&traces, paths, cluster->count, &error) && trace_write(traces, cluster->count, out, &error)) {
         log_info("%s is the profile of all members; `trainer profile %s.*` shows where their time went", out, out);
     } else {
         log_error("%s; the profiles of the members are in %s.*", error.text, out);
         cluster->result = cluster->result == COMMAND_DONE ? COMMAND_FAILED : cluster->result;
     }
     trace_free(traces, cluster->count);
-    for (int i = 0; paths && i < cluster->count; i++) {
+    for (int i = 0; i < cluster->count; i++) {
         free(paths[i]);
     }
-    free(paths);
 }
 
 static void close_cluster(struct cluster *cluster)
@@ -590,12 +589,11 @@ static int run_cluster(const struct command_call *call)
     progress_begin(&cluster.progress, call->config->output.progress && log_format() == LOG_TEXT);
     if (!open_cluster(&cluster, &error)) {
         log_error("%s", error.text);
-        cluster.count = cluster.processes ? cluster.count : 0;
         leave(&cluster, COMMAND_FAILED, 0);
     }
     watch(&cluster);
     progress_end(&cluster.progress);
-    if (cluster.count > 0 && call->config->output.profile[0] != '\0') {
+    if (call->config->output.profile[0] != '\0') {
         join_profiles(&cluster);
     }
     if (cluster.done_line) {

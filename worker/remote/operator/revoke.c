@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "net/credentials.h"
 #include "net/revocation.h"
+#include "ps/rollout/history.h"
 #include "ps/rollout/revoked.h"
 #include "worker/remote/operator/rollout_client.h"
 
@@ -32,7 +33,8 @@ static const double CALL_S = 5.0;
 struct revocation_call {
     const struct command_call *command;
     struct rollout_client client;
-    struct operator_keys keys; /* whose signatures count: operator.pub */
+    struct operator_keys keys;  /* whose signatures count: operator.pub */
+    struct operators operators; /* and those that vouch for the list to start from */
     struct revocation_list list;
     uint8_t bytes[REVOCATION_MAX_BYTES];
     size_t size;
@@ -117,8 +119,16 @@ static bool install(struct revocation_call *run, struct error *error)
 static bool decode(const struct revocation_call *run, struct revocation_list *list, const uint8_t *bytes, size_t size,
                    const char *whose, struct error *error)
 {
+    struct error ignored;
     memset(list, 0, sizeof *list);
-    return !bytes || revocation_decode(list, bytes, size, &run->keys, error) || error_wrap(error, "%s", whose);
+    if (!bytes ||
+        (run->operators.count > 1 && revocation_decode(list, bytes, size, &run->operators.sets[1], &ignored))) {
+        return true;
+    }
+    struct error why;
+    return revocation_decode(list, bytes, size, &run->keys, &why) ||
+           error_set(error, "%s: %s; if operators' keys were replaced, keep the old ones as operator.pub.previous",
+                     whose, why.text);
 }
 
 static bool find_list(struct revocation_call *run, struct error *error)
@@ -376,10 +386,11 @@ static bool run_verb(struct revocation_call *run, long days, struct error *error
 {
     struct command_call renewal;
     char path[PATH_MAX];
-    beside_config(run->command, "operator.pub", path);
-    if (!operator_keys_read(path, &run->keys, error)) {
+    beside_config(run->command, "config.json", path);
+    if (!operators_read(path, &run->operators, error)) {
         return false;
     }
+    run->keys = run->operators.sets[0];
     if (is_verb(run->command, "show")) {
         return show_fleets(run, error);
     }

@@ -311,7 +311,7 @@ static bool ask_health(const struct config *config, const char *path, struct err
     bool done = identity_key_path(config, key, sizeof key, error) && guard_visit(&guard, &config->observe, key, error);
     if (done) {
         client = client_create(&guard, NULL);
-        done = client ? client_get(client, path, &body, &size, error) : error_set(error, "out of memory");
+        done = client_get(client, path, &body, &size, error);
     }
     free(body);
     client_destroy(client);
@@ -471,9 +471,9 @@ static bool show_member(const struct config *config, const struct top_options *o
         return false;
     }
     struct client *client = client_create(&guard, options->wake);
-    struct top_member *member = client ? top_member_create(client) : NULL;
+    struct top_member *member = top_member_create(client);
     const struct top_source source = top_member_source(member, config->observe.http);
-    const bool done = member ? top_show(&source, options, error) : error_set(error, "out of memory");
+    const bool done = top_show(&source, options, error);
     top_member_destroy(member);
     client_destroy(client);
     guard_free(&guard);

@@ -1,15 +1,12 @@
 /* CSV files as people and programs write them; numbers as strtod reads them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "tests/random.h"
+#include "worker/data/stream.h"
 #include "worker/data/table/csv.h"
 #include "worker/data/table/number.h"
 
@@ -24,9 +21,8 @@ static void expect_number(const char *text)
     }
 }
 
-static void test_numbers_are_strtods(void **state)
+TEST(test_numbers_are_strtods)
 {
-    (void)state;
     static const char *const texts[] = {
         "0",
         "-0",
@@ -78,9 +74,8 @@ static void test_numbers_are_strtods(void **state)
 }
 
 /* Any digits with a point among them, in memory that ends where they end, at every offset within eight bytes. */
-static void test_digits_are_strtods(void **state)
+TEST(test_digits_are_strtods)
 {
-    (void)state;
     struct test_random random = test_random_begin("test_digits_are_strtods");
     for (int i = 0; i < 200000; i++) {
         char text[48];
@@ -116,9 +111,8 @@ static void test_digits_are_strtods(void **state)
     }
 }
 
-static void test_what_is_no_number(void **state)
+TEST(test_what_is_no_number)
 {
-    (void)state;
     static const struct {
         const char *text;
         enum number_kind kind;
@@ -138,6 +132,12 @@ static void test_what_is_no_number(void **state)
 
 /* --- rows --- */
 
+static bool open_bytes(struct csv_reader **reader, const void *bytes, size_t size, struct error *error)
+{
+    struct stream *stream;
+    return stream_open_bytes(&stream, "f", bytes, size, error) && csv_open(reader, stream, error);
+}
+
 /* All rows as text: fields between |, rows between newlines, bad rows as "!" and their error. */
 static char *read_all(const void *bytes, size_t size)
 {
@@ -146,7 +146,7 @@ static char *read_all(const void *bytes, size_t size)
     struct error error = {""};
     char *text = calloc(1, 4 * size + 65536), *at = text;
     assert_non_null(text);
-    if (!csv_open_bytes(&reader, "f", bytes, size, NULL, &error)) {
+    if (!open_bytes(&reader, bytes, size, &error)) {
         fail_msg("%s", error.text);
         return text;
     }
@@ -176,9 +176,8 @@ static void expect_rows(const char *csv, const char *wanted)
     free(text);
 }
 
-static void test_dialects(void **state)
+TEST(test_dialects)
 {
-    (void)state;
     expect_rows("a,b\n1,2\n", "a|b\n1|2\n");
     expect_rows("a,b\r\n1,2\r\n", "a|b\n1|2\n");
     expect_rows("a,b\n1,2", "a|b\n1|2\n");
@@ -200,24 +199,22 @@ static void test_dialects(void **state)
     expect_rows("a b\n\"x y\" 2\n", "a|b\nx y|2\n");
 }
 
-static void test_other_encodings_are_refused(void **state)
+TEST(test_other_encodings_are_refused)
 {
-    (void)state;
     struct csv_reader *reader;
     struct error error;
     expect_rows("a,b\n1,\xC3\xA9\n1,x\xE9y\n3,4\n",
                 "a|b\n1|\xC3\xA9\n!f:3:4: byte 0xe9 is not UTF-8, as text must be; if it is Latin-1: iconv -f latin1 "
                 "-t utf-8 FILE\n3|4\n");
-    assert_false(csv_open_bytes(&reader, "f",
-                                "\xFF\xFE"
-                                "a\0,\0",
-                                6, NULL, &error));
+    assert_false(open_bytes(&reader,
+                            "\xFF\xFE"
+                            "a\0,\0",
+                            6, &error));
     assert_string_equal(error.text, "f: is UTF-16, and text must be UTF-8: iconv -f utf-16 -t utf-8 FILE");
 }
 
-static void test_quotes(void **state)
+TEST(test_quotes)
 {
-    (void)state;
     expect_rows("a,b\n\"x,y\",2\n", "a|b\nx,y|2\n");
     expect_rows("a,b\n\"x\ny\",2\n3,4\n", "a|b\nx\ny|2\n3|4\n");
     expect_rows("a,b\n\"x \"\"y\"\" z\",\"\"\"\"\n", "a|b\nx \"y\" z|\"\n");
@@ -230,9 +227,8 @@ static void test_quotes(void **state)
     expect_rows("a,b\n1,\"2\n3,4\n", "a|b\n!f:2: ends inside a quoted field; close it, or was the file cut?\n");
 }
 
-static void test_bad_rows_are_named_and_left_behind(void **state)
+TEST(test_bad_rows_are_named_and_left_behind)
 {
-    (void)state;
     expect_rows(
         "a,b\n1,2\n3\n4,5,6\n7,8\n",
         "a|b\n1|2\n!f:3:2: has 1 fields where the first row has 2; add what is missing, or remove "
@@ -245,9 +241,8 @@ static void test_bad_rows_are_named_and_left_behind(void **state)
     free(text);
 }
 
-static void test_a_line_without_end_is_refused(void **state)
+TEST(test_a_line_without_end_is_refused)
 {
-    (void)state;
     const size_t size = (size_t)CSV_MAX_LINE + (1 << 20);
     char *bytes = malloc(size);
     assert_non_null(bytes);
@@ -261,9 +256,8 @@ static void test_a_line_without_end_is_refused(void **state)
 }
 
 /* Rows of all lengths across the buffer's end, quoted or not, are read as they were written. */
-static void test_rows_of_every_length(void **state)
+TEST(test_rows_of_every_length)
 {
-    (void)state;
     struct test_random random = test_random_begin("test_rows_of_every_length");
     const size_t most = 3 << 20;
     char *csv = malloc(most + 4096), *wanted = malloc(most + 4096);
@@ -303,16 +297,5 @@ static void test_rows_of_every_length(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers_are_strtods),
-        cmocka_unit_test(test_digits_are_strtods),
-        cmocka_unit_test(test_what_is_no_number),
-        cmocka_unit_test(test_dialects),
-        cmocka_unit_test(test_other_encodings_are_refused),
-        cmocka_unit_test(test_quotes),
-        cmocka_unit_test(test_bad_rows_are_named_and_left_behind),
-        cmocka_unit_test(test_a_line_without_end_is_refused),
-        cmocka_unit_test(test_rows_of_every_length),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -187,13 +187,11 @@ static size_t held; /* bytes that were allocated, whether freed or not */
 
 static void on_malloc(const volatile void *memory, size_t size)
 {
-    (void)memory;
     held += size;
 }
 
 static void on_free(const volatile void *memory)
 {
-    (void)memory;
 }
 
 int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),

@@ -1,11 +1,7 @@
 /* Numbers as spreadsheets and loggers write them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "worker/data/table/notation.h"
 
@@ -44,9 +40,8 @@ static void check(const struct sample *sample)
     }
 }
 
-static void columns_have_a_notation(void **state)
+TEST(columns_have_a_notation)
 {
-    (void)state;
     static const struct sample samples[] = {
         {{"1,234.5", "12,345,678"}, {0}, {.decimal = '.'}, false, {1234.5, 12345678}},
         {{"1.234,5", "12.345.678"}, {0}, {.decimal = ','}, false, {1234.5, 12345678}},
@@ -81,9 +76,8 @@ static void columns_have_a_notation(void **state)
     }
 }
 
-static void other_texts_are_no_numbers(void **state)
+TEST(other_texts_are_no_numbers)
 {
-    (void)state;
     static const char *const texts[] = {
         "",      "-",           "$",        "%",    "abc",       "A5",           "1.2.3", "12:30", "2024-05-01",
         "1,2,3", "1 23",        "1,23,45",  "5 2k", "(5",        "--5",          "-(5)",  "1e",    "1d5d",
@@ -96,9 +90,8 @@ static void other_texts_are_no_numbers(void **state)
     }
 }
 
-static void words_behind_numbers_are_units(void **state)
+TEST(words_behind_numbers_are_units)
 {
-    (void)state;
     static const struct {
         const char *text, *unit;
         double value;
@@ -124,9 +117,8 @@ static void words_behind_numbers_are_units(void **state)
     }
 }
 
-static void codes_have_no_unit(void **state)
+TEST(codes_have_no_unit)
 {
-    (void)state;
     static const char *const codes[] = {"0012A", "00 kg", "10x3", "12X40", "1A2B", "5e"};
     for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
         struct notation_clues clues = {.points = 0};
@@ -142,9 +134,8 @@ static void codes_have_no_unit(void **state)
 }
 
 /* A value in another notation than its column's is none. */
-static void one_notation_a_column(void **state)
+TEST(one_notation_a_column)
 {
-    (void)state;
     const struct notation german = {.decimal = ',', .group = '.', .unit = "\u20AC"};
     static const char *const others[] = {"1,234.5", "1.5", "$5", "1'234", "5%"};
     double value;
@@ -161,10 +152,5 @@ static void one_notation_a_column(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_have_a_notation),        cmocka_unit_test(other_texts_are_no_numbers),
-        cmocka_unit_test(words_behind_numbers_are_units), cmocka_unit_test(codes_have_no_unit),
-        cmocka_unit_test(one_notation_a_column),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #define CLASS(names) "{\"name\":\"y\",\"role\":\"target\",\"kind\":\"category\",\"categories\":[" names "]}"
 
 /* What is understood is written again unchanged: a row without a target is not trained on. */
-static void only_features_may_miss(void **state)
+TEST(only_features_may_miss)
 {
     static const char text[] = "{\"version\":1,\"task\":\"numbers\",\"columns\":[" FEATURE "," TARGET "]}";
     struct schema schema, again;
@@ -26,7 +26,7 @@ static void only_features_may_miss(void **state)
     schema_free(&schema);
 }
 
-static void damaged(void **state)
+TEST(damaged)
 {
     static const char *const texts[] = {"",
                                         "{}",
@@ -55,7 +55,7 @@ static void damaged(void **state)
     "{\"name\":\"b\",\"role\":\"feature\",\"kind\":\"number\",\"may_miss\":false,\"center\":0,\"scale\":1,\"fill\":0"  \
     ",\"edges\":[0.10000000000000001,7]}"
 
-static void bins_are_inputs(void **state)
+TEST(bins_are_inputs)
 {
     struct schema schema, again, both, other;
     struct error error = {""};
@@ -78,7 +78,7 @@ static void bins_are_inputs(void **state)
     schema_free(&other);
 }
 
-static void bins_that_make_no_sense(void **state)
+TEST(bins_that_make_no_sense)
 {
     static const char *const texts[] = {ENCODED("numbers", "ple", "[1]"),       ENCODED("numbers", "ple", "[]"),
                                         ENCODED("numbers", "ple", "[1,1]"),     ENCODED("numbers", "ple", "[2,1]"),
@@ -95,7 +95,5 @@ static void bins_that_make_no_sense(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(only_features_may_miss), cmocka_unit_test(damaged),
-                                       cmocka_unit_test(bins_are_inputs), cmocka_unit_test(bins_that_make_no_sense)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

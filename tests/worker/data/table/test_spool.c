@@ -9,17 +9,15 @@
 #include <unistd.h>
 
 #include "tests/check.h"
+#include "tests/system.h"
 #include "worker/data/table/spool.h"
 
 static char folder[64];
 static struct statvfs disk; /* f_frsize 0: as it is */
 
-int __real_fstatvfs(int fd, struct statvfs *status);
-int __wrap_fstatvfs(int fd, struct statvfs *status);
-
-int __wrap_fstatvfs(int fd, struct statvfs *status)
+int fstatvfs(int fd, struct statvfs *status)
 {
-    const int result = __real_fstatvfs(fd, status);
+    const int result = SYSTEM(fstatvfs)(fd, status);
     if (disk.f_frsize > 0) {
         *status = disk;
     }
@@ -28,7 +26,6 @@ int __wrap_fstatvfs(int fd, struct statvfs *status)
 
 static int enter(void **state)
 {
-    (void)state;
     disk.f_frsize = 0;
     snprintf(folder, sizeof folder, "/tmp/spool.XXXXXX");
     return mkdtemp(folder) ? 0 : -1;
@@ -36,7 +33,6 @@ static int enter(void **state)
 
 static int leave(void **state)
 {
-    (void)state;
     return rmdir(folder); /* which fails if anything was left */
 }
 
@@ -98,7 +94,7 @@ TEST_WITH(the_disk_is_not_filled, enter, leave)
     const struct examples row = a_row(values, labels);
     int added = 0;
     assert_true(spool_create(&spool, folder, &row, &error));
-    disk = (struct statvfs){.f_frsize = 4096, .f_blocks = 1 << 20, .f_bavail = (300 << 20) / 4096};
+    disk = (struct statvfs){.f_frsize = 4096, .f_blocks = 1 << 22, .f_bavail = (300 << 20) / 4096};
     while (added < 1024 && spool_add(spool, &row, 0, &error)) { /* 4 MiB: 296 of 300 are left */
         added++;
     }

@@ -93,7 +93,6 @@ enum exchange_result transfer_status(struct push_pull *exchange, struct shard_st
 
 enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *global_step, struct error *error)
 {
-    (void)exchange, (void)error;
     pthread_mutex_lock(&shards.lock);
     *global_step = highest();
     pthread_mutex_unlock(&shards.lock);
@@ -104,14 +103,12 @@ enum exchange_result transfer_newest_step(struct push_pull *exchange, int64_t *g
 enum exchange_result preprocessing_publish(struct push_pull *exchange, const struct dataset *dataset,
                                            struct error *error)
 {
-    (void)exchange, (void)error;
     tell("agree as chief%s\n", dataset->schema ? " on a schema" : "");
     return EXCHANGE_OK;
 }
 
 enum exchange_result preprocessing_check(struct push_pull *exchange, const struct dataset *dataset, struct error *error)
 {
-    (void)exchange, (void)dataset, (void)error;
     tell("check\n");
     return once(&shards.checked);
 }
@@ -119,7 +116,6 @@ enum exchange_result preprocessing_check(struct push_pull *exchange, const struc
 enum exchange_result transfer_restore(struct push_pull *exchange, uint32_t generation,
                                       const struct checkpoint_state *state, const char *source, struct error *error)
 {
-    (void)error;
     exchange->generation = generation;
     shards.first = state->vectors[STORE_PARAMETERS][0];
     shards.first_sent = state->vectors[STORE_SENT] ? state->vectors[STORE_SENT][0] : NAN;
@@ -130,7 +126,6 @@ enum exchange_result transfer_restore(struct push_pull *exchange, uint32_t gener
 enum exchange_result transfer_end_restore(struct push_pull *exchange, const struct transfer_place *place,
                                           struct error *error)
 {
-    (void)error;
     tell("end restore at %lld, epoch of %lld\n", (long long)place->global_step, (long long)place->epoch_batches);
     const enum exchange_result end = once(&shards.ended);
     for (int i = 0; i < SHARDS && end == EXCHANGE_OK; i++) {
@@ -183,7 +178,6 @@ static inline struct kept *find_order(uint64_t number)
 enum exchange_result transfer_order(struct push_pull *exchange, uint64_t number, int64_t step, uint32_t wait_ms,
                                     enum order_state *state, struct error *error)
 {
-    (void)exchange;
     assert_true(number & SNAPSHOT_ORDER);
     pthread_mutex_lock(&shards.lock);
     struct kept *order = find_order(number);
@@ -208,7 +202,6 @@ enum exchange_result transfer_order(struct push_pull *exchange, uint64_t number,
 
 void transfer_release(struct push_pull *exchange, uint64_t number)
 {
-    (void)exchange;
     pthread_mutex_lock(&shards.lock);
     struct kept *order = find_order(number);
     assert_non_null(order);
@@ -245,7 +238,6 @@ bool transfer_end_job(struct push_pull *exchange, const struct message_end_job *
                       struct error *error)
 {
     assert_true(deadline_s > clock_monotonic_s()); /* broken links have time to reconnect */
-    (void)exchange;
     tell("end job %d at %lld, %.2f: %s\n", message->job_state, (long long)message->global_step,
          (double)message->test_accuracy, message->message);
     return once(&shards.ended) == EXCHANGE_OK || error_set(error, "ps 1 is gone");
@@ -279,13 +271,11 @@ static bool is_fresh, adopts, adopts_with_loss;
 
 bool __wrap_lineage_is_fresh(const struct config *config)
 {
-    (void)config;
     return is_fresh;
 }
 
 bool __wrap_lineage_adopts(const struct config *config, const char *digest, bool *may_lose)
 {
-    (void)config, (void)digest;
     *may_lose = adopts_with_loss;
     return adopts;
 }
@@ -317,7 +307,6 @@ struct bench {
 static inline bool engine_write(struct engine *engine, enum store_vector vector, size_t first, size_t count,
                                 const float *values, struct error *error)
 {
-    (void)engine, (void)error;
     assert_int_equal(first, 0);
     assert_int_equal(count, 672); /* all of the model */
     tell("engine: %s of step %g\n",

@@ -2,6 +2,7 @@
  * The chief's checkpoints in difficulties: requests that fail, orders that are delayed or dropped, shards at different
  * steps; what is reported of them; and the sent model beside them.
  */
+#include "tests/check.h"
 #include "tests/worker/remote/chief/shards.h"
 
 /* --- The saving thread's waits --- */
@@ -33,7 +34,7 @@ static void create_again(struct bench *bench)
 /* --- Messages --- */
 
 /* Each checkpoint is reported once, with its path; the best one as such. */
-static void checkpoints_are_told(void **state)
+TEST(checkpoints_are_told)
 {
     struct bench bench;
     struct error error;
@@ -62,7 +63,7 @@ static void checkpoints_are_told(void **state)
 }
 
 /* After a failed checkpoint the previous one, with its step, is still the last good one. */
-static void a_checkpoint_that_fails_after_a_good_one(void **state)
+TEST(a_checkpoint_that_fails_after_a_good_one)
 {
     struct bench bench;
     struct updater_record record;
@@ -93,7 +94,7 @@ static void a_checkpoint_that_fails_after_a_good_one(void **state)
 /* --- Trouble --- */
 
 /* A connection that breaks during an order or a read costs an attempt, but no checkpoint. */
-static void orders_are_asked_for_again(void **state)
+TEST(orders_are_asked_for_again)
 {
     struct bench bench;
     begin_training(&bench, "10");
@@ -112,7 +113,7 @@ static void orders_are_asked_for_again(void **state)
 }
 
 /* A snapshot that is refused, or that nobody waits for any more, is not requested again. */
-static void snapshots_that_fail(void **state)
+TEST(snapshots_that_fail)
 {
     static const enum exchange_result ends[] = {EXCHANGE_STOPPED, EXCHANGE_FAILED};
     struct bench bench;
@@ -137,7 +138,7 @@ static void snapshots_that_fail(void **state)
 }
 
 /* While shards wait at the last ordered step, no snapshot is of a later one. */
-static void snapshots_where_shards_wait(void **state)
+TEST(snapshots_where_shards_wait)
 {
     struct bench bench;
     struct error error;
@@ -165,7 +166,7 @@ static void snapshots_where_shards_wait(void **state)
 }
 
 /* In asynchronous rounds these workers make fewer steps, so fewer are in flight. */
-static void snapshots_of_steps_that_take_several_pushes(void **state)
+TEST(snapshots_of_steps_that_take_several_pushes)
 {
     struct bench bench;
     struct error error;
@@ -183,7 +184,7 @@ static void snapshots_of_steps_that_take_several_pushes(void **state)
 }
 
 /* Shards may still have an earlier chief's snapshots: no new number equals one of those. */
-static void snapshots_of_two_chiefs(void **state)
+TEST(snapshots_of_two_chiefs)
 {
     struct bench bench;
     struct error error;
@@ -222,14 +223,14 @@ static void saves_without_a_rest(int64_t own_step)
     end(&bench, "model-0000000010.safetensors model-0000000020.safetensors model-0000000030.safetensors ");
 }
 
-static void no_rest_before_all_is_saved(void **state)
+TEST(no_rest_before_all_is_saved)
 {
     saves_without_a_rest(32);
     saves_without_a_rest(1); /* the chief's own worker is far behind the others, whom the shards hold meanwhile */
 }
 
 /* Orders that are there are saved before the current state, which is of a later step. */
-static void ordered_steps_are_saved_before_the_moment(void **state)
+TEST(ordered_steps_are_saved_before_the_moment)
 {
     struct bench bench;
     begin(&bench, "10");
@@ -247,7 +248,7 @@ static void ordered_steps_are_saved_before_the_moment(void **state)
 }
 
 /* After a lost step the shards are not held for 64 checkpoints; then they are again. */
-static void caution_ends(void **state)
+TEST(caution_ends)
 {
     struct bench bench;
     struct updater_record record;
@@ -282,7 +283,7 @@ static void caution_ends(void **state)
 }
 
 /* Orders dropped for a rollout are not reported as missed. */
-static void orders_that_are_dropped_are_not_missed(void **state)
+TEST(orders_that_are_dropped_are_not_missed)
 {
     struct bench bench;
     struct error error;
@@ -318,7 +319,7 @@ static bool is_there(const struct bench *bench, const char *name)
 }
 
 /* It lies beside each checkpoint, and is restored with it; if it is lost, workers are sent the complete model. */
-static void what_was_told_comes_back(void **state)
+TEST(what_was_told_comes_back)
 {
     struct bench bench;
     struct error error;
@@ -353,7 +354,7 @@ static void what_was_told_comes_back(void **state)
 }
 
 /* Failing to store it is no reason not to save. */
-static void what_was_told_can_not_be_kept(void **state)
+TEST(what_was_told_can_not_be_kept)
 {
     struct bench bench;
     struct error error;
@@ -373,21 +374,6 @@ static void what_was_told_can_not_be_kept(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checkpoints_are_told),
-        cmocka_unit_test(a_checkpoint_that_fails_after_a_good_one),
-        cmocka_unit_test(orders_are_asked_for_again),
-        cmocka_unit_test(snapshots_that_fail),
-        cmocka_unit_test(snapshots_where_shards_wait),
-        cmocka_unit_test(snapshots_of_steps_that_take_several_pushes),
-        cmocka_unit_test(snapshots_of_two_chiefs),
-        cmocka_unit_test(no_rest_before_all_is_saved),
-        cmocka_unit_test(ordered_steps_are_saved_before_the_moment),
-        cmocka_unit_test(caution_ends),
-        cmocka_unit_test(orders_that_are_dropped_are_not_missed),
-        cmocka_unit_test(what_was_told_comes_back),
-        cmocka_unit_test(what_was_told_can_not_be_kept),
-    };
     log_setup(LOG_TEXT, LOG_WARNING);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -2,10 +2,11 @@
  * The chief on the test's own shards: what it writes into them and when, which steps it orders, what becomes a
  * checkpoint, and what it does when a shard is gone, is past a step, or holds something else than the others.
  */
+#include "tests/check.h"
 #include "tests/worker/remote/chief/shards.h"
 
 /* If all shards are empty a new model is written, with a later generation than any, and orders precede its release. */
-static void new_model(void **state)
+TEST(new_model)
 {
     struct bench bench;
     struct chief_start found;
@@ -22,7 +23,7 @@ static void new_model(void **state)
 }
 
 /* What shards forget of generations their chief remembers. */
-static void generations_go_up(void **state)
+TEST(generations_go_up)
 {
     struct bench bench;
     struct chief_start found;
@@ -38,7 +39,7 @@ static void generations_go_up(void **state)
 }
 
 /* Each due step is saved as it was, the next is ordered before a shard may forget the last, and all are kept. */
-static void each_ordered_step_is_saved(void **state)
+TEST(each_ordered_step_is_saved)
 {
     struct bench bench;
     struct error error;
@@ -72,7 +73,7 @@ static void each_ordered_step_is_saved(void **state)
 }
 
 /* Orders end before the last step, which has its own checkpoint; and the end does not repeat what is saved. */
-static void orders_end_with_the_job(void **state)
+TEST(orders_end_with_the_job)
 {
     struct bench bench;
     struct error error;
@@ -95,7 +96,7 @@ static void orders_end_with_the_job(void **state)
 }
 
 /* Shards that hold the model are left alone, and orders start after their step. */
-static void shards_are_found_again(void **state)
+TEST(shards_are_found_again)
 {
     struct bench bench;
     struct chief_start found;
@@ -132,7 +133,7 @@ static void shards_are_found_again(void **state)
 }
 
 /* How it ends if the process must stop, or a ps refuses. */
-static void beginnings_that_fail(void **state)
+TEST(beginnings_that_fail)
 {
     struct bench bench;
     struct chief_start found;
@@ -157,7 +158,7 @@ static void beginnings_that_fail(void **state)
 }
 
 /* A chief that returns after all had gone restores its newest checkpoint. */
-static void newest_checkpoint_is_restored(void **state)
+TEST(newest_checkpoint_is_restored)
 {
     struct bench bench;
     struct chief_start found;
@@ -188,7 +189,7 @@ static void newest_checkpoint_is_restored(void **state)
 }
 
 /* A checkpoint with other layers is taken only if a rollout leads from it, and loses parameters only if allowed to. */
-static void checkpoint_of_another_model(void **state)
+TEST(checkpoint_of_another_model)
 {
     struct bench bench;
     struct chief_start found;
@@ -215,7 +216,7 @@ static void checkpoint_of_another_model(void **state)
 }
 
 /* Steps that some shard is past when it learns of them are not saved, and that is reported; later ones are. */
-static void orders_that_come_too_late(void **state)
+TEST(orders_that_come_too_late)
 {
     struct bench bench;
     struct chief_start found;
@@ -235,7 +236,7 @@ static void orders_that_come_too_late(void **state)
 }
 
 /* An order that waited too long is lost; for a while the shards are not held, which costs an order. */
-static void an_order_is_lost(void **state)
+TEST(an_order_is_lost)
 {
     struct bench bench;
     begin_training(&bench, "10");
@@ -255,7 +256,7 @@ static void an_order_is_lost(void **state)
 }
 
 /* At the end, orders that can no longer be reached are released, and all before the end are saved. */
-static void ends_with_orders(void **state)
+TEST(ends_with_orders)
 {
     struct bench bench;
     struct error error;
@@ -279,7 +280,7 @@ static void ends_with_orders(void **state)
 }
 
 /* Shards at different steps agree on a future one, later at every try; at the end on what is there. */
-static void snapshots_of_one_step(void **state)
+TEST(snapshots_of_one_step)
 {
     struct bench bench;
     struct error error;
@@ -313,7 +314,7 @@ static void snapshots_of_one_step(void **state)
 }
 
 /* A validation that finds the engine failing ends training; one that finds no state waits for a better time. */
-static void validations_that_fail(void **state)
+TEST(validations_that_fail)
 {
     struct bench bench;
     struct error error;
@@ -337,7 +338,7 @@ static void validations_that_fail(void **state)
 }
 
 /* Without a folder nothing is saved, and only what a validation needs is read. */
-static void no_folder(void **state)
+TEST(no_folder)
 {
     struct bench bench;
     struct error error;
@@ -364,7 +365,7 @@ static void no_folder(void **state)
 }
 
 /* By the clock: the current state, as soon as it has changed. */
-static void checkpoints_by_time(void **state)
+TEST(checkpoints_by_time)
 {
     struct bench bench;
     begin(&bench, "0");
@@ -386,7 +387,7 @@ static void checkpoints_by_time(void **state)
 }
 
 /* A state that is not finite is no checkpoint. */
-static void model_that_is_not_finite(void **state)
+TEST(model_that_is_not_finite)
 {
     struct bench bench;
     struct error error;
@@ -405,7 +406,7 @@ static void model_that_is_not_finite(void **state)
 }
 
 /* A full disk: training continues, and the record reports the failure. */
-static void checkpoint_that_fails(void **state)
+TEST(checkpoint_that_fails)
 {
     struct bench bench;
     struct error error;
@@ -436,7 +437,7 @@ static void checkpoint_that_fails(void **state)
 }
 
 /* Around a rollout: a checkpoint to go back to, none after it, the way back, and then as before. */
-static void checkpoint_to_go_back_to(void **state)
+TEST(checkpoint_to_go_back_to)
 {
     struct bench bench;
     struct error error;
@@ -474,7 +475,7 @@ static void checkpoint_to_go_back_to(void **state)
 }
 
 /* A process that has just entered a new version saves nothing until the rollout is settled: it may go back. */
-static void fresh_version_saves_nothing(void **state)
+TEST(fresh_version_saves_nothing)
 {
     struct bench bench;
     struct chief_start found;
@@ -502,7 +503,7 @@ static void *settle(void *chief)
  * The participant in the rollout reports that it is settled. A ps may refuse this chief until the participant has
  * adopted another version, so it must not wait for a thread that starts, or validates.
  */
-static void settling_waits_for_nobody(void **state)
+TEST(settling_waits_for_nobody)
 {
     struct bench bench;
     struct error error;
@@ -525,7 +526,7 @@ static void settling_waits_for_nobody(void **state)
 }
 
 /* New intervals and a new end apply at once, after orders by the old ones are read or released. */
-static void retimed(void **state)
+TEST(retimed)
 {
     struct bench bench;
     begin_training(&bench, "10");
@@ -551,7 +552,7 @@ static void retimed(void **state)
 }
 
 /* What every ps is told at the end. */
-static void ends_the_job(void **state)
+TEST(ends_the_job)
 {
     struct bench bench;
     struct error error;
@@ -569,7 +570,7 @@ static void ends_the_job(void **state)
 }
 
 /* Without the saving thread there is a checkpoint at the end; shards keep nothing that nobody would read. */
-static void no_thread(void **state)
+TEST(no_thread)
 {
     struct bench bench;
     struct chief_start found;
@@ -593,7 +594,7 @@ static void no_thread(void **state)
 }
 
 /* The newest checkpoint contains the preprocessing; without one nothing is known. */
-static void preprocessing_of_a_checkpoint(void **state)
+TEST(preprocessing_of_a_checkpoint)
 {
     static char made[] = "{\"made\":\"of rows\"}";
     struct bench bench;
@@ -630,32 +631,6 @@ static void preprocessing_of_a_checkpoint(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(new_model),
-        cmocka_unit_test(generations_go_up),
-        cmocka_unit_test(each_ordered_step_is_saved),
-        cmocka_unit_test(orders_end_with_the_job),
-        cmocka_unit_test(shards_are_found_again),
-        cmocka_unit_test(beginnings_that_fail),
-        cmocka_unit_test(newest_checkpoint_is_restored),
-        cmocka_unit_test(checkpoint_of_another_model),
-        cmocka_unit_test(orders_that_come_too_late),
-        cmocka_unit_test(an_order_is_lost),
-        cmocka_unit_test(ends_with_orders),
-        cmocka_unit_test(snapshots_of_one_step),
-        cmocka_unit_test(validations_that_fail),
-        cmocka_unit_test(no_folder),
-        cmocka_unit_test(checkpoints_by_time),
-        cmocka_unit_test(model_that_is_not_finite),
-        cmocka_unit_test(checkpoint_that_fails),
-        cmocka_unit_test(checkpoint_to_go_back_to),
-        cmocka_unit_test(fresh_version_saves_nothing),
-        cmocka_unit_test(settling_waits_for_nobody),
-        cmocka_unit_test(retimed),
-        cmocka_unit_test(ends_the_job),
-        cmocka_unit_test(no_thread),
-        cmocka_unit_test(preprocessing_of_a_checkpoint),
-    };
     log_setup(LOG_TEXT, LOG_WARNING);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -5,12 +5,8 @@
 #include "worker/remote/transfer.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "base/log.h"
 #include "tests/own_clock.h"
@@ -247,7 +243,7 @@ static int connections(int index)
 }
 
 /* The shards' reports about themselves. */
-static void status(void **state)
+TEST(status)
 {
     struct shard_status found[SERVERS];
     struct error error;
@@ -310,7 +306,7 @@ static enum exchange_result ask(enum message_type type, struct error *error)
  * After broken connections, and invalid requests or answers, it tries again on another connection, for a restore at
  * once; after refusals never.
  */
-static void failures(void **state)
+TEST(failures)
 {
     static const enum message_type types[] = {MESSAGE_get_model, MESSAGE_heartbeat,   MESSAGE_begin_restore,
                                               MESSAGE_write,     MESSAGE_end_restore, MESSAGE_snapshot,
@@ -350,7 +346,7 @@ static void failures(void **state)
 }
 
 /* It is pointless to wait for a link whose peer refuses us. */
-static void refusals(void **state)
+TEST(refusals)
 {
     static const enum message_type types[] = {MESSAGE_get_model,   MESSAGE_heartbeat, MESSAGE_begin_restore,
                                               MESSAGE_end_restore, MESSAGE_snapshot,  MESSAGE_read};
@@ -367,7 +363,7 @@ static void refusals(void **state)
 }
 
 /* All vectors of the state, each to the ps that holds it, in a new generation; then the release. */
-static void a_restore(void **state)
+TEST(a_restore)
 {
     struct error error;
     (void)state;
@@ -396,7 +392,7 @@ static void a_restore(void **state)
 }
 
 /* A vector too long for a frame is sent in several. */
-static void a_large_model(void **state)
+TEST(a_large_model)
 {
     struct error error;
     (void)state;
@@ -412,7 +408,7 @@ static void a_large_model(void **state)
 }
 
 /* A broken connection costs what was in flight, and later requests are smaller; nothing else is sent twice. */
-static void a_restore_over_connections_that_break(void **state)
+TEST(a_restore_over_connections_that_break)
 {
     struct error error;
     (void)state;
@@ -450,7 +446,7 @@ static void a_restore_over_connections_that_break(void **state)
 }
 
 /* It is halved as long as the rest is worth a request. */
-static void how_little_is_sent_at_once(void **state)
+TEST(how_little_is_sent_at_once)
 {
     struct error error;
     (void)state;
@@ -474,7 +470,7 @@ static void how_little_is_sent_at_once(void **state)
 }
 
 /* All learn of a snapshot before any is waited for; steps may differ, and some may not be reached in time. */
-static void snapshots(void **state)
+TEST(snapshots)
 {
     struct snapshot_answer answer;
     struct error error;
@@ -507,7 +503,7 @@ static void snapshots(void **state)
 }
 
 /* An ordered one is taken once all have it, and lost if one has not. */
-static void orders(void **state)
+TEST(orders)
 {
     enum order_state order;
     struct error error;
@@ -537,7 +533,7 @@ static void orders(void **state)
 }
 
 /* What is read goes straight to its place; the snapshot is released only after all of it has arrived. */
-static void reading(void **state)
+TEST(reading)
 {
     struct error error;
     (void)state;
@@ -573,7 +569,7 @@ static void reading(void **state)
 }
 
 /* A ps without parameters is sent no requests. */
-static void a_ps_without_parameters(void **state)
+TEST(a_ps_without_parameters)
 {
     struct snapshot_answer answer;
     enum order_state order;
@@ -594,7 +590,7 @@ static void a_ps_without_parameters(void **state)
 }
 
 /* The sent model is written and read with the rest, unless it equals the parameters, which a ps takes for it anyway. */
-static void what_workers_were_told(void **state)
+TEST(what_workers_were_told)
 {
     struct error error;
     (void)state;
@@ -634,9 +630,8 @@ static void what_workers_were_told(void **state)
 }
 
 /* A lost release is sent again, once; a refused one is not, and an absent ps is skipped. */
-static void releases(void **state)
+TEST(releases)
 {
-    (void)state;
     begin("6,20,3", "sgd");
     servers[0].fails[MESSAGE_release] = ERROR_NOT_READY;
     transfer_release(&bench.exchange, 5);
@@ -656,7 +651,7 @@ static void releases(void **state)
 }
 
 /* All are told of the end, if only at the second attempt, and those that can't be are reported. */
-static void the_end(void **state)
+TEST(the_end)
 {
     const struct message_end_job message = {
         .job_state = JOB_DONE, .global_step = 90, .test_accuracy = 0.5f, .message = "well"};
@@ -688,21 +683,5 @@ static void the_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(status),
-        cmocka_unit_test(failures),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(a_restore),
-        cmocka_unit_test(a_large_model),
-        cmocka_unit_test(how_little_is_sent_at_once),
-        cmocka_unit_test(snapshots),
-        cmocka_unit_test(orders),
-        cmocka_unit_test(reading),
-        cmocka_unit_test(a_ps_without_parameters),
-        cmocka_unit_test(what_workers_were_told),
-        cmocka_unit_test(releases),
-        cmocka_unit_test(the_end),
-        cmocka_unit_test(a_restore_over_connections_that_break),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -16,7 +16,6 @@ static inline bool fake_engine_write(struct engine *base, enum store_vector vect
                                      const float *values, struct error *error)
 {
     struct fake_engine *engine = (struct fake_engine *)base;
-    (void)vector, (void)error;
     engine->writes++;
     memcpy(engine->parameters + first, values, count * sizeof *values);
     return true;

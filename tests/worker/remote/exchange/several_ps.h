@@ -285,7 +285,6 @@ static inline bool answer(struct fake_member *member, struct channel *channel)
 static inline bool write_in_vain(struct engine *engine, enum store_vector vector, size_t first, size_t count,
                                  const float *values, struct error *error)
 {
-    (void)engine, (void)vector, (void)first, (void)count, (void)values;
     return error_set(error, "the engine fails");
 }
 
@@ -293,13 +292,11 @@ static const struct engine_table engine_that_fails = {.name = "failing", .write 
 
 static inline bool given_up(void *context)
 {
-    (void)context;
     return atomic_load(&bench.given_up);
 }
 
 static inline bool needs_rejoin(void *context, uint32_t generation, double since_s, char why[256])
 {
-    (void)context;
     assert_int_equal(generation, bench.exchange.generation);
     assert_true(since_s == bench.exchange.joined_s);
     snprintf(why, 256, "the model is lost");

@@ -1,6 +1,6 @@
 /* The pipeline: steps overlap with pushes, in order, on parameters as old as promised, and each push counts once. */
 #include "tests/check.h"
-#include "worker/remote/exchange/pipeline.h"
+#include "worker/remote/exchange/push_pull.h"
 
 #include "tests/worker/remote/exchange/fake_engine.h"
 #include "tests/worker/remote/exchange/fake_ps.h"

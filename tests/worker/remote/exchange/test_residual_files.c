@@ -3,15 +3,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "base/encoding/crc32c.h"
 #include "base/file.h"
@@ -23,7 +21,6 @@ static struct residual_files files;
 
 static int begin(void **state)
 {
-    (void)state;
     snprintf(folder, sizeof folder, "/tmp/residual-XXXXXX");
     files = (struct residual_files){folder, 3, COUNT, 10};
     return mkdtemp(folder) ? 0 : 1;
@@ -32,7 +29,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     struct error error;
-    (void)state;
     return file_remove_folder(folder, &error) ? 0 : 1;
 }
 
@@ -70,9 +66,8 @@ static int count(void)
     return all;
 }
 
-static void the_newest_that_is_not_later(void **state)
+TEST_WITH(the_newest_that_is_not_later, begin, end)
 {
-    (void)state;
     assert_int_equal(load(100), -1);
     for (int64_t step = 1; step <= 83; step++) {
         save(step);
@@ -88,9 +83,8 @@ static void the_newest_that_is_not_later(void **state)
     assert_int_equal(count(), 0);
 }
 
-static void other_workers_have_their_own(void **state)
+TEST_WITH(other_workers_have_their_own, begin, end)
 {
-    (void)state;
     save(7);
     files.worker = 33;
     assert_int_equal(load(10), -1);
@@ -106,7 +100,7 @@ static void other_workers_have_their_own(void **state)
     assert_int_equal(load(10), 9);
 }
 
-static void what_is_damaged_is_passed_over(void **state)
+TEST_WITH(what_is_damaged_is_passed_over, begin, end)
 {
     char path[128];
     (void)state;
@@ -133,7 +127,7 @@ static void what_is_damaged_is_passed_over(void **state)
 }
 
 /* Every version of the program reads what another one wrote. */
-static void what_is_on_disk(void **state)
+TEST_WITH(what_is_on_disk, begin, end)
 {
     static const uint8_t wanted[32] = {'T', 'R', 'N', 'R', 'R', 'E', 'S', 'D', 1, 0, 0, 0,  3,
                                        0,   0,   0,   7,   2,   0,   0,   0,   0, 0, 0, 100};
@@ -164,9 +158,8 @@ static void what_is_on_disk(void **state)
 }
 
 /* Where no checkpoint is due at any step, the newest of all stay. */
-static void no_checkpoints(void **state)
+TEST_WITH(no_checkpoints, begin, end)
 {
-    (void)state;
     files.every = 0;
     for (int64_t step = 1; step <= 30; step++) {
         save(step);
@@ -176,7 +169,7 @@ static void no_checkpoints(void **state)
 }
 
 /* What an earlier process was about to write goes; what is of a later step and can't go is said. */
-static void what_is_in_the_way(void **state)
+TEST_WITH(what_is_in_the_way, begin, end)
 {
     const struct timespec long_ago[] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
     char path[128], later[128];
@@ -200,7 +193,7 @@ static void what_is_in_the_way(void **state)
 }
 
 /* More files than are ever kept, from another program say, are read from the newest on, and removed but for a few. */
-static void more_than_are_kept(void **state)
+TEST_WITH(more_than_are_kept, begin, end)
 {
     char path[128];
     (void)state;
@@ -217,7 +210,7 @@ static void more_than_are_kept(void **state)
     assert_true(count() < 21);
 }
 
-static void a_folder_that_is_not_there(void **state)
+TEST_WITH(a_folder_that_is_not_there, begin, end)
 {
     char path[96];
     struct error error;
@@ -236,15 +229,5 @@ static void a_folder_that_is_not_there(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_newest_that_is_not_later, begin, end),
-        cmocka_unit_test_setup_teardown(other_workers_have_their_own, begin, end),
-        cmocka_unit_test_setup_teardown(what_is_damaged_is_passed_over, begin, end),
-        cmocka_unit_test_setup_teardown(what_is_on_disk, begin, end),
-        cmocka_unit_test_setup_teardown(no_checkpoints, begin, end),
-        cmocka_unit_test_setup_teardown(what_is_in_the_way, begin, end),
-        cmocka_unit_test_setup_teardown(more_than_are_kept, begin, end),
-        cmocka_unit_test_setup_teardown(a_folder_that_is_not_there, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

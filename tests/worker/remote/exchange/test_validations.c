@@ -4,16 +4,12 @@
  */
 #include "worker/remote/exchange/requests.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "tests/allocations.h"
 #include "tests/worker/remote/fake_member.h"
 #include "tests/worker/remote/story.h"
 
@@ -23,13 +19,9 @@ enum { NO_ANSWER = -1, OTHER_ANSWER = -2, HALF_AN_ANSWER = -3 };
 enum { FIRST_BYTES = sizeof "one" };
 static atomic_int refused;
 
-void *__real_malloc(size_t size);
-void *__wrap_malloc(size_t size);
-
-void *__wrap_malloc(size_t size)
+bool allocation_fails(size_t size, const void *place)
 {
-    return size == FIRST_BYTES && atomic_load(&refused) > 0 && atomic_fetch_sub(&refused, 1) > 0 ? NULL
-                                                                                                 : __real_malloc(size);
+    return size == FIRST_BYTES && atomic_load(&refused) > 0 && atomic_fetch_sub(&refused, 1) > 0;
 }
 
 /* The ps, which answers one request at a time. */
@@ -91,7 +83,6 @@ static bool answer(struct fake_member *member, struct channel *channel)
 {
     const int how = ps.fails;
     const struct message_pong pong = {1};
-    (void)member;
     ps.fails = 0;
     if (how > 0) {
         return fake_member_object(channel, (enum error_code)how);
@@ -148,7 +139,7 @@ static enum exchange_result tell_of(int64_t step, struct error *error)
     return validations_report(&bench.exchange, &own, bytes, step > 1 ? sizeof bytes : 0, error);
 }
 
-static void telling(void **state)
+TEST(telling)
 {
     const int ways[] = {0, NO_ANSWER, OTHER_ANSWER};
     struct error error;
@@ -173,13 +164,11 @@ static void telling(void **state)
 
 static void take_none(void *context)
 {
-    (void)context;
     tell("begins\n");
 }
 
 static void take_one(void *context, int worker, int64_t examples, double score, const uint8_t *bytes, size_t size)
 {
-    (void)context;
     tell("worker %d: %d rows, %g, %.*s\n", worker, (int)examples, score, (int)size, (const char *)bytes);
 }
 
@@ -190,7 +179,7 @@ static enum exchange_result gather(double wait_s, int *missing, struct error *er
     return validations_gather(&bench.exchange, &own, wait_s, &taker, missing, error);
 }
 
-static void gathering(void **state)
+TEST(gathering)
 {
     struct error error;
     int missing;
@@ -222,7 +211,7 @@ static void gathering(void **state)
 }
 
 /* Results for which memory ran out don't count, and are not requested again and again. */
-static void gathering_without_memory(void **state)
+TEST(gathering_without_memory)
 {
     struct error error;
     int missing;
@@ -241,10 +230,5 @@ static void gathering_without_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(telling),
-        cmocka_unit_test(gathering),
-        cmocka_unit_test(gathering_without_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

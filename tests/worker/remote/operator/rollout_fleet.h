@@ -177,7 +177,6 @@ static inline bool answer(struct fake_member *member, struct channel *channel)
     const struct message_done done = {-1};
     struct manifest manifest;
     struct error error;
-    (void)member;
     if (channel->frame.type == MESSAGE_report) {
         return answer_report(channel);
     }

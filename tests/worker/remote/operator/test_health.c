@@ -23,7 +23,6 @@ static void *answer_one(void *context)
     size_t size = 0;
     int fd;
     struct error error;
-    (void)context;
     if (!accept_in_time(member.listener, &fd, name, clock_monotonic_s() + 60, &error)) {
         return NULL;
     }

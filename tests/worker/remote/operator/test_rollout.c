@@ -2,11 +2,12 @@
  * `trainer rollout` with a ps 0 that says what the test wants: what is shown, what is signed and what is not, and when
  * the command considers the rollout done, undone or lost. Pauses take no time.
  */
+#include "tests/check.h"
 #include "tests/worker/remote/operator/rollout_fleet.h"
 #include "tests/one_operator.h"
 
 /* Shown, signed, proposed, and followed to its end. */
-static void a_rollout(void **state)
+TEST(a_rollout)
 {
     static const struct {
         uint8_t outcome;
@@ -44,7 +45,7 @@ static void a_rollout(void **state)
 }
 
 /* What can't be rolled out, or must not be, is not even signed. */
-static void not_rolled_out(void **state)
+TEST(not_rolled_out)
 {
     const char *text;
     (void)state;
@@ -73,7 +74,7 @@ static void not_rolled_out(void **state)
 }
 
 /* Local keys come along if the new file changes them. */
-static void keys_of_machines(void **state)
+TEST(keys_of_machines)
 {
     struct manifest manifest;
     struct error error;
@@ -96,7 +97,7 @@ static void keys_of_machines(void **state)
 }
 
 /* ps 0 may refuse, answer nonsense, or break off: then it is asked whether it has accepted. */
-static void answers_to_a_proposal(void **state)
+TEST(answers_to_a_proposal)
 {
     const char *text;
     (void)state;
@@ -132,7 +133,7 @@ static void answers_to_a_proposal(void **state)
 }
 
 /* If nobody listens it is pointless to wait. */
-static void ps_is_gone(void **state)
+TEST(ps_is_gone)
 {
     const char *text;
     (void)state;
@@ -146,7 +147,7 @@ static void ps_is_gone(void **state)
 }
 
 /* ps 0's config in force is trusted only if this machine's config or a signature confirms it. */
-static void the_word_of_ps_0(void **state)
+TEST(the_word_of_ps_0)
 {
     const char *text;
     (void)state;
@@ -186,7 +187,7 @@ static void the_word_of_ps_0(void **state)
 /*
  * Reverts to what a signed manifest names as the previous config, as a new version; without one nothing can be trusted.
  */
-static void a_revert(void **state)
+TEST(a_revert)
 {
     struct manifest manifest;
     struct error error;
@@ -223,7 +224,7 @@ static void a_revert(void **state)
 }
 
 /* Only what this operator signed can be aborted, by a signed message. */
-static void an_abort(void **state)
+TEST(an_abort)
 {
     struct manifest_abort abort;
     struct error error;
@@ -265,7 +266,7 @@ static void an_abort(void **state)
 }
 
 /* The fleet's state, member by member; and what was done on this machine. */
-static void looking(void **state)
+TEST(looking)
 {
     const char *text;
     char path[128];
@@ -288,7 +289,7 @@ static void looking(void **state)
     end();
 }
 
-static void misused(void **state)
+TEST(misused)
 {
     static const char *const seconds[] = {"x", "", "-1", "86401", "5x"};
     const char *text;
@@ -312,12 +313,5 @@ static void misused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rollout),        cmocka_unit_test(not_rolled_out),
-        cmocka_unit_test(keys_of_machines), cmocka_unit_test(answers_to_a_proposal),
-        cmocka_unit_test(ps_is_gone),       cmocka_unit_test(the_word_of_ps_0),
-        cmocka_unit_test(a_revert),         cmocka_unit_test(an_abort),
-        cmocka_unit_test(looking),          cmocka_unit_test(misused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

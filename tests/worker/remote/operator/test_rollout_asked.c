@@ -2,6 +2,7 @@
  * `trainer rollout` beyond a plain rollout: questions on a terminal, flags, other keys, programs, and how the command
  * behaves while ps 0 is away. The fleet is that of rollout_fleet.h.
  */
+#include "tests/check.h"
 #include "tests/worker/remote/operator/rollout_fleet.h"
 
 #include <time.h>
@@ -10,7 +11,7 @@
 #include "tests/one_operator.h"
 
 /* Only yes means yes. */
-static void a_question_on_a_terminal(void **state)
+TEST(a_question_on_a_terminal)
 {
     static const struct {
         const char *typed;
@@ -35,7 +36,7 @@ static void a_question_on_a_terminal(void **state)
 }
 
 /* What rests on ps 0's word alone is shown, and confirmed whatever the flags. */
-static void the_word_of_ps_0_on_a_terminal(void **state)
+TEST(the_word_of_ps_0_on_a_terminal)
 {
     const char *text;
     (void)state;
@@ -57,7 +58,7 @@ static void the_word_of_ps_0_on_a_terminal(void **state)
 }
 
 /* ps 0 may be away for a while, since it restarts in many rollouts; not for ever. */
-static void ps_0_is_away(void **state)
+TEST(ps_0_is_away)
 {
     const char *text;
     (void)state;
@@ -81,7 +82,7 @@ static void ps_0_is_away(void **state)
 }
 
 /* An operator who leaves leaves the rollout to the fleet. */
-static void an_operator_who_leaves(void **state)
+TEST(an_operator_who_leaves)
 {
     const char *text;
     (void)state;
@@ -99,7 +100,7 @@ static void an_operator_who_leaves(void **state)
 }
 
 /* A finished rollout of another version is not this one. */
-static void another_rollout_ends(void **state)
+TEST(another_rollout_ends)
 {
     const char *text;
     (void)state;
@@ -114,7 +115,7 @@ static void another_rollout_ends(void **state)
 }
 
 /* The new file is read with this command's flags, like the old one. */
-static void flags_hold_for_both(void **state)
+TEST(flags_hold_for_both)
 {
     const struct config_setting flag = {"batch_size", "12"};
     struct manifest manifest;
@@ -139,7 +140,7 @@ static void flags_hold_for_both(void **state)
 }
 
 /* With another key, and at a given time; without a given name the author is unknown. */
-static void who_signs(void **state)
+TEST(who_signs)
 {
     struct manifest manifest;
     struct error error;
@@ -164,7 +165,7 @@ static void who_signs(void **state)
 }
 
 /* Without a config file here the key has to be named, and what is said of this machine is so. */
-static void no_config_file(void **state)
+TEST(no_config_file)
 {
     const char *text;
     (void)state;
@@ -184,7 +185,7 @@ static void no_config_file(void **state)
 }
 
 /* How it comes to the machines depends on what changes. */
-static void a_restart_of_the_whole_job(void **state)
+TEST(a_restart_of_the_whole_job)
 {
     const char *text;
     (void)state;
@@ -197,7 +198,7 @@ static void a_restart_of_the_whole_job(void **state)
 }
 
 /* A local key that came with the version in force still comes if the new file has it, whatever is here. */
-static void keys_of_machines_that_stay(void **state)
+TEST(keys_of_machines_that_stay)
 {
     struct manifest manifest;
     struct error error;
@@ -233,7 +234,7 @@ static void keys_of_machines_that_stay(void **state)
 /* --- Programs --- */
 
 /* A program alone comes with the fleet's present config, as a version above all that were proposed. */
-static void a_program_alone(void **state)
+TEST(a_program_alone)
 {
     struct manifest manifest;
     struct error error;
@@ -264,7 +265,7 @@ static void a_program_alone(void **state)
 }
 
 /* A version that brought a program can't be reverted by its config alone. */
-static void a_revert_of_a_program(void **state)
+TEST(a_revert_of_a_program)
 {
     const char *text;
     (void)state;
@@ -291,7 +292,7 @@ static void a_revert_of_a_program(void **state)
 /* --- Other verbs --- */
 
 /* After a pause it continues on a signed message, too. */
-static void a_rollout_that_is_resumed(void **state)
+TEST(a_rollout_that_is_resumed)
 {
     struct manifest_abort word;
     struct error error;
@@ -322,7 +323,7 @@ static void a_rollout_that_is_resumed(void **state)
 }
 
 /* A manifest or config of another fleet does not count for this one. */
-static void another_fleet(void **state)
+TEST(another_fleet)
 {
     const char *text;
     (void)state;
@@ -361,7 +362,7 @@ static void another_fleet(void **state)
  * A manifest tells the previous config only of the very version that it led to: number, keys of the job, and local
  * keys.
  */
-static void a_manifest_of_something_else(void **state)
+TEST(a_manifest_of_something_else)
 {
     static const char local[] = "{\"train\":{\"num_threads\":2}}";
     const char *text;
@@ -386,7 +387,7 @@ static void a_manifest_of_something_else(void **state)
 }
 
 /* An incomplete manifest counts as none, and nothing is done without it. */
-static void a_manifest_that_breaks_off(void **state)
+TEST(a_manifest_that_breaks_off)
 {
     static const char *const verbs[] = {"revert", "abort"};
     const char *text;
@@ -408,7 +409,7 @@ static void a_manifest_that_breaks_off(void **state)
 }
 
 /* ps 0 is there, and silent. */
-static void no_answer(void **state)
+TEST(no_answer)
 {
     static const char *const verbs[] = {"status", "abort", "revert"};
     const char *text;
@@ -426,7 +427,7 @@ static void no_answer(void **state)
 }
 
 /* The audit log can't be shown where nothing is kept, or if it can't be read. */
-static void no_history(void **state)
+TEST(no_history)
 {
     const char *text;
     char path[160];
@@ -456,25 +457,5 @@ static void no_history(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_question_on_a_terminal),
-        cmocka_unit_test(the_word_of_ps_0_on_a_terminal),
-        cmocka_unit_test(ps_0_is_away),
-        cmocka_unit_test(an_operator_who_leaves),
-        cmocka_unit_test(another_rollout_ends),
-        cmocka_unit_test(flags_hold_for_both),
-        cmocka_unit_test(who_signs),
-        cmocka_unit_test(no_config_file),
-        cmocka_unit_test(a_restart_of_the_whole_job),
-        cmocka_unit_test(keys_of_machines_that_stay),
-        cmocka_unit_test(a_program_alone),
-        cmocka_unit_test(a_revert_of_a_program),
-        cmocka_unit_test(a_rollout_that_is_resumed),
-        cmocka_unit_test(another_fleet),
-        cmocka_unit_test(a_manifest_of_something_else),
-        cmocka_unit_test(a_manifest_that_breaks_off),
-        cmocka_unit_test(no_answer),
-        cmocka_unit_test(no_history),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

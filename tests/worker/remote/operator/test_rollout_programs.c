@@ -4,13 +4,9 @@
  */
 #include "worker/remote/operator/rollout_client.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "base/file.h"
 #include "ps/rollout/decide.h"
@@ -33,14 +29,12 @@ static const char *file(const char *name)
 
 static int make_folder(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/test_programs.XXXXXX");
     return mkdtemp(folder) ? 0 : 1;
 }
 
 static int remove_folder(void **state)
 {
-    (void)state;
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
     return system(command);
@@ -77,9 +71,8 @@ static struct rollout_programs taken(const char *files, const char *rate, const 
 
 /* --- Files --- */
 
-static void files_that_are_no_program(void **state)
+TEST(files_that_are_no_program)
 {
-    (void)state;
     char files[512];
     write_program("x86", EM_X86_64, 1, SIZE);
     write_program("x86.2", EM_X86_64, 1, SIZE);
@@ -104,9 +97,8 @@ static void files_that_are_no_program(void **state)
     refused(NULL, NULL, "1", "--rate_mb, --waves, --budget and --least_speed go with --binary");
 }
 
-static void files_that_are_programs(void **state)
+TEST(files_that_are_programs)
 {
-    (void)state;
     char files[512], digest[PROGRAM_DIGEST_HEX + 1];
     uint8_t *bytes;
     size_t size;
@@ -145,9 +137,8 @@ static void files_that_are_programs(void **state)
     rollout_programs_free(&programs);
 }
 
-static void rates_and_waves(void **state)
+TEST(rates_and_waves)
 {
-    (void)state;
     static const char *const bad_rates[] = {"", "x", "0", "-1", "1x", "nan", "inf", "100001"};
     static const char *const bad_waves[] = {"0",   "-1", "101%", "0%", "1000001",           "x",    "1,",
                                             "1,x", "1x", "1 ,2", "%",  "1,2,3,4,5,6,7,8,9", "10%%", ",1"};
@@ -176,9 +167,8 @@ static void rates_and_waves(void **state)
     }
 }
 
-static void budgets_and_least_speeds(void **state)
+TEST(budgets_and_least_speeds)
 {
-    (void)state;
     static const char *const bad_budgets[] = {"", "x", "0", "-1", "0%", "101%", "1000001", "5%%", "5x", "%"};
     static const char *const bad_speeds[] = {"", "50", "-1%", "101%", "50%%", "%", "x%"};
     static const struct {
@@ -230,9 +220,8 @@ static struct manifest_programs in_force(int count, const char *const architectu
     return programs;
 }
 
-static void what_is_in_force_is_gone_back_to(void **state)
+TEST(what_is_in_force_is_gone_back_to)
 {
-    (void)state;
     static const char *const two[] = {"aarch64", "x86_64"};
     static const char *const five[] = {"riscv64", "ppc64", "mips", "s390x"};
     const struct manifest_programs old = in_force(2, two, 3), others = in_force(4, five, 1);
@@ -266,9 +255,8 @@ static void what_is_in_force_is_gone_back_to(void **state)
     rollout_programs_free(&programs);
 }
 
-static void what_is_shown(void **state)
+TEST(what_is_shown)
 {
-    (void)state;
     static const char *const two[] = {"aarch64", "x86_64"};
     const struct manifest_programs old = in_force(2, two, 1);
     char words[128];
@@ -333,7 +321,6 @@ static bool take_piece(struct channel *channel)
 static bool answer(struct fake_member *member, struct channel *channel)
 {
     struct error error;
-    (void)member;
     if (channel->frame.type == MESSAGE_offer_program) {
         snprintf(ps.digest, sizeof ps.digest, "%s", channel->message.offer_program.digest);
         ps.manifest_size = channel->bulk_left;
@@ -393,9 +380,8 @@ static const char *bring(uint64_t there)
     return done ? NULL : error.text;
 }
 
-static void a_program_is_brought(void **state)
+TEST(a_program_is_brought)
 {
-    (void)state;
     const struct {
         uint64_t there;
         int pieces;
@@ -407,9 +393,8 @@ static void a_program_is_brought(void **state)
     }
 }
 
-static void a_ps_that_does_not_take_it(void **state)
+TEST(a_ps_that_does_not_take_it)
 {
-    (void)state;
     memset(&ps, 0, sizeof ps);
     ps.forgets = true;
     assert_non_null(strstr(bring(0), "ps 0 has 5 bytes of the program after it was sent those up to 262144"));
@@ -435,15 +420,5 @@ static void a_ps_that_does_not_take_it(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_that_are_no_program),
-        cmocka_unit_test(files_that_are_programs),
-        cmocka_unit_test(rates_and_waves),
-        cmocka_unit_test(budgets_and_least_speeds),
-        cmocka_unit_test(what_is_in_force_is_gone_back_to),
-        cmocka_unit_test(what_is_shown),
-        cmocka_unit_test(a_program_is_brought),
-        cmocka_unit_test(a_ps_that_does_not_take_it),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return check_run(make_folder, remove_folder);
 }

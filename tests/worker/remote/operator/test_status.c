@@ -2,12 +2,8 @@
 #include "ps/status.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
+#include "tests/check.h"
 
 #include "base/cli/commands.h"
 #include "base/log.h"
@@ -178,7 +174,7 @@ static int run(bool json, const char **text)
 }
 
 /* Each ps reports about itself; for workers the freshest report counts, but ps 0's on versions. */
-static void a_table(void **state)
+TEST(a_table)
 {
     const char *text;
     (void)state;
@@ -210,7 +206,7 @@ static void a_table(void **state)
 }
 
 /* Below a worker: its rounds, and its results on its own rows, as far as there are any. */
-static void rounds_and_own_rows(void **state)
+TEST(rounds_and_own_rows)
 {
     const char *text;
     (void)state;
@@ -247,7 +243,7 @@ static void rounds_and_own_rows(void **state)
 }
 
 /* A step of 0 is shown; without a step there is a dash. Differing programs and configs are listed, each once. */
-static void steps_and_versions(void **state)
+TEST(steps_and_versions)
 {
     const char *text;
     (void)state;
@@ -277,7 +273,7 @@ static void steps_and_versions(void **state)
     "\"cpu_percent\":50,\"gpu_percent\":null,\"link\":\"\"}"
 
 /* The same for programs, with --json or by the config. */
-static void as_json(void **state)
+TEST(as_json)
 {
     const char *text;
     (void)state;
@@ -322,7 +318,7 @@ static void as_json(void **state)
 }
 
 /* Byte counts as people read them. */
-static void counts_of_bytes(void **state)
+TEST(counts_of_bytes)
 {
     const struct {
         uint64_t bytes;
@@ -354,7 +350,7 @@ static void counts_of_bytes(void **state)
 }
 
 /* A ps that is absent, refuses, or breaks off is missing; the other's reports of the workers are shown. */
-static void a_ps_is_missing(void **state)
+TEST(a_ps_is_missing)
 {
     const char *text;
     (void)state;
@@ -385,7 +381,7 @@ static void a_ps_is_missing(void **state)
 }
 
 /* A worker that has just joined has no version yet: a second query a little later. One that is gone reports nothing. */
-static void a_second_look(void **state)
+TEST(a_second_look)
 {
     const char *text;
     (void)state;
@@ -421,7 +417,7 @@ static void a_second_look(void **state)
  * Unlisted workers are shown once they join, however many this machine's config allows; reports of impossible ones are
  * ignored.
  */
-static void workers_that_are_not_listed(void **state)
+TEST(workers_that_are_not_listed)
 {
     const char *text;
     (void)state;
@@ -442,7 +438,7 @@ static void workers_that_are_not_listed(void **state)
 }
 
 /* A silent ps costs the time allowed for it; the connection is not used again, and the next query is fresh. */
-static void a_ps_is_silent(void **state)
+TEST(a_ps_is_silent)
 {
     struct status_query *query;
     struct error error;
@@ -472,7 +468,7 @@ static void a_ps_is_silent(void **state)
     end();
 }
 
-static void no_cluster(void **state)
+TEST(no_cluster)
 {
     const struct command_call call = {.command = &command_status, .config = &config, .values = {NULL}};
     struct error error;
@@ -486,17 +482,5 @@ static void no_cluster(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounds_and_own_rows),
-        cmocka_unit_test(steps_and_versions),
-        cmocka_unit_test(a_table),
-        cmocka_unit_test(as_json),
-        cmocka_unit_test(counts_of_bytes),
-        cmocka_unit_test(a_ps_is_missing),
-        cmocka_unit_test(a_second_look),
-        cmocka_unit_test(workers_that_are_not_listed),
-        cmocka_unit_test(a_ps_is_silent),
-        cmocka_unit_test(no_cluster),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }

@@ -183,11 +183,10 @@ static void look_at_numbers(const struct top_source *source, const struct top_op
 
 TEST(numbers)
 {
-    struct error error;
     const char *text;
     set_members();
     memset(&shown, 0, sizeof shown);
-    assert_true(board_create(&shown.board, "", 0, "", &error));
+    board_create(&shown.board, "", 0, "");
     look = look_at_numbers;
     assert_int_equal(run(plain, 4, &text), COMMAND_DONE);
     assert_string_equal(text, "");
@@ -196,7 +195,6 @@ TEST(numbers)
 
 static void look_at_no_name(const struct top_source *source, const struct top_options *options)
 {
-    (void)options;
     ask(source);
     assert_string_equal(shown.board.name, "cluster");
     assert_int_equal(shown.board.numbers.last_step, -1);
@@ -206,14 +204,13 @@ static void look_at_no_name(const struct top_source *source, const struct top_op
 TEST(no_name_and_no_end)
 {
     struct config_setting settings[4];
-    struct error error;
     const char *text;
     memcpy(settings, plain, sizeof settings);
     settings[3].text = "0";
     file = "{}";
     set_members();
     memset(&shown, 0, sizeof shown);
-    assert_true(board_create(&shown.board, "", 0, "", &error));
+    board_create(&shown.board, "", 0, "");
     look = look_at_no_name;
     assert_int_equal(run(settings, 4, &text), COMMAND_DONE);
     file = named;
@@ -242,7 +239,6 @@ static void set_state(int member, const char *name, bool is_missing)
 static void look_at_changes(const struct top_source *source, const struct top_options *options)
 {
     struct error error;
-    (void)options;
     ask(source);
     ask(source); /* nothing happened */
     assert_int_equal(board_last_event(&shown.board), 0);
@@ -264,11 +260,10 @@ static void look_at_changes(const struct top_source *source, const struct top_op
 
 TEST(changes)
 {
-    struct error error;
     const char *text;
     set_members();
     memset(&shown, 0, sizeof shown);
-    assert_true(board_create(&shown.board, "", 0, "", &error));
+    board_create(&shown.board, "", 0, "");
     look = look_at_changes;
     assert_int_equal(run(plain, 4, &text), COMMAND_DONE);
     board_destroy(&shown.board);
@@ -280,7 +275,6 @@ static int looks;
 
 static void look_at_a_member(const struct top_source *source, const struct top_options *options)
 {
-    (void)options;
     looks++;
     assert_string_equal(source->name, "127.0.0.1:1");
 }

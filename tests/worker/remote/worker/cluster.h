@@ -12,7 +12,6 @@ static char the_heartbeat;
 bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config, const struct identity *identity,
                       struct traffic *traffic, const char *device, struct error *error)
 {
-    (void)config, (void)identity, (void)traffic, (void)error;
     tell("heartbeat of %s\n", device);
     *heartbeat = (struct heartbeat *)(void *)&the_heartbeat;
     return true;
@@ -20,9 +19,6 @@ bool heartbeat_create(struct heartbeat **heartbeat, const struct config *config,
 
 void heartbeat_report_failure(const struct config *config, const struct identity *identity, const char *reason)
 {
-    (void)config;
-    (void)identity;
-    (void)reason;
 }
 
 void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
@@ -34,7 +30,6 @@ void heartbeat_destroy(struct heartbeat *heartbeat, const char *message)
 
 void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vitals)
 {
-    (void)heartbeat;
     tell("%s at %lld, %lld here, %g/s, loss %g, stale %u\n", member_state_name(vitals->state),
          (long long)vitals->global_step, (long long)vitals->local_step, (double)vitals->steps_per_s,
          (double)vitals->loss, vitals->staleness);
@@ -42,19 +37,16 @@ void heartbeat_set_vitals(struct heartbeat *heartbeat, const struct vitals *vita
 
 void heartbeat_set_message(struct heartbeat *heartbeat, const char *message)
 {
-    (void)heartbeat;
     tell("says: %s\n", message);
 }
 
 void heartbeat_wake(struct heartbeat *heartbeat)
 {
-    (void)heartbeat;
     world.hurried_s = world.now_s;
 }
 
 bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, double since_s, char why[256])
 {
-    (void)heartbeat;
     assert_int_equal(generation, GENERATION);
     assert_true(since_s > 0 && since_s <= world.now_s);
     snprintf(why, 256, "%s", world.needs_rejoin ? world.needs_rejoin : "");
@@ -63,19 +55,16 @@ bool heartbeat_needs_rejoin(struct heartbeat *heartbeat, uint32_t generation, do
 
 void heartbeat_job_status(struct heartbeat *heartbeat, struct job_status *job)
 {
-    (void)heartbeat;
     *job = world.job;
 }
 
 bool heartbeat_is_over(struct heartbeat *heartbeat)
 {
-    (void)heartbeat;
     return world.over || world.fenced;
 }
 
 bool heartbeat_is_fenced(struct heartbeat *heartbeat)
 {
-    (void)heartbeat;
     return world.fenced;
 }
 
@@ -86,7 +75,6 @@ static struct checkpoint_info held_record;
 
 bool chief_create(struct chief **chief, const struct chief_options *options, struct error *error)
 {
-    (void)error;
     assert_ptr_equal(options->given_up, world.given_up);
     assert_ptr_equal(options->context, world.context);
     assert_ptr_equal(options->engine, &the_engine);
@@ -104,7 +92,6 @@ void chief_destroy(struct chief *chief)
 
 enum exchange_result chief_begin(struct chief *chief, struct chief_start *start, struct error *error)
 {
-    (void)chief;
     *start = (struct chief_start){.global_step = world.step, .restored_from = "a checkpoint", .record = world.says};
     tell("chief begins\n");
     return once(&world.begun, error);
@@ -112,14 +99,12 @@ enum exchange_result chief_begin(struct chief *chief, struct chief_start *start,
 
 void chief_note_step(struct chief *chief, int64_t global_step)
 {
-    (void)chief;
     tell("notes %lld\n", (long long)global_step);
 }
 
 enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, struct checkpoint_info **record,
                                   struct error *error)
 {
-    (void)chief;
     *global_step = world.step;
     *record = &held_record;
     tell("holds\n");
@@ -131,13 +116,11 @@ enum chief_hold_result chief_hold(struct chief *chief, int64_t *global_step, str
 
 void chief_release(struct chief *chief, bool is_best)
 {
-    (void)chief;
     tell("releases%s\n", is_best ? " the best" : "");
 }
 
 enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, struct error *error)
 {
-    (void)chief;
     *global_step = world.step;
     tell("chief saves\n");
     return once(&world.finished, error);
@@ -145,7 +128,6 @@ enum exchange_result chief_save_last(struct chief *chief, int64_t *global_step, 
 
 enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, struct error *error)
 {
-    (void)chief;
     *global_step = world.step;
     tell("chief finishes the job\n");
     return once(&world.finished, error);
@@ -154,7 +136,6 @@ enum exchange_result chief_finish(struct chief *chief, int64_t *global_step, str
 enum exchange_result chief_go_back(struct chief *chief, const struct good_model *good, int64_t *global_step,
                                    struct error *error)
 {
-    (void)chief, (void)error;
     *global_step = good->global_step;
     tell("chief goes back to %lld, lowered %d times\n", (long long)good->global_step, good->record.retries);
     return EXCHANGE_OK;
@@ -162,20 +143,17 @@ enum exchange_result chief_go_back(struct chief *chief, const struct good_model 
 
 void chief_reschedule(struct chief *chief, const struct config_output *output, const struct plan *plan)
 {
-    (void)chief, (void)output;
     tell("retimed to %lld\n", (long long)plan->last_step);
 }
 
 bool chief_end_job(struct chief *chief, bool failed, double test_accuracy, const char *why, struct error *error)
 {
-    (void)chief;
     tell("job %s, %g: %s\n", failed ? "failed" : "done", test_accuracy, why ? why : "");
     return !world.cannot_notify || error_set(error, "ps 1 is gone");
 }
 
 void chief_record(struct chief *chief, struct updater_record *record)
 {
-    (void)chief;
     *record = world.record;
 }
 
@@ -185,14 +163,12 @@ static char the_live_config;
 
 void live_config_hold(struct traffic *traffic, const struct config *config)
 {
-    (void)traffic, (void)config;
     tell("holds links\n");
 }
 
 bool live_config_create(struct live_config **live, const struct config *config, const struct config_model *model,
                         struct identity *identity, struct chief *chief, struct traffic *traffic, struct error *error)
 {
-    (void)config, (void)model, (void)identity, (void)traffic, (void)error;
     tell("rollouts%s\n", chief ? " with a chief" : "");
     *live = (struct live_config *)(void *)&the_live_config;
     return true;
@@ -207,7 +183,6 @@ void live_config_destroy(struct live_config *live)
 
 bool live_config_look(struct live_config *live, struct config *config, int64_t global_step, float loss, bool finite)
 {
-    (void)live;
     tell("looks at %lld, loss %g%s\n", (long long)global_step, (double)loss, finite ? "" : ", not finite");
     if (world.changes) {
         world.changes = false;
@@ -219,13 +194,11 @@ bool live_config_look(struct live_config *live, struct config *config, int64_t g
 
 void live_config_note_joining(struct live_config *live)
 {
-    (void)live;
     tell("takes no part\n");
 }
 
 void live_config_note_joined(struct live_config *live)
 {
-    (void)live;
     tell("takes part\n");
 }
 
@@ -236,25 +209,21 @@ enum live_config_end live_config_end(struct live_config *live)
 
 void live_config_drift(struct live_config *live, char message[256])
 {
-    (void)live;
     snprintf(message, 256, "%s", world.drift ? world.drift : "");
 }
 
 void live_config_show(struct live_config *live, struct board_rollout *shown)
 {
-    (void)live;
     *shown = (struct board_rollout){0};
 }
 
 bool live_config_knows(struct live_config *live, const char *digest)
 {
-    (void)live;
     return strcmp(digest, "known") == 0;
 }
 
 bool live_config_is_rolling(struct live_config *live)
 {
-    (void)live;
     return world.is_rolling;
 }
 
@@ -267,7 +236,6 @@ bool data_server_create(struct data_server **server, const struct config *config
                         const struct dataset *dataset, bool (*knows)(void *context, const char *digest), void *context,
                         struct error *error)
 {
-    (void)config, (void)identity, (void)error;
     tell("serves %d images\n", dataset->train.count);
     assert_true(knows(context, "known"));
     assert_false(knows(context, "other"));
@@ -285,7 +253,6 @@ void data_server_destroy(struct data_server *server)
 bool batch_fetcher_create(struct batch_fetcher **fetcher, const struct batch_fetcher_options *options,
                           struct error *error)
 {
-    (void)error;
     assert_ptr_equal(options->given_up, world.given_up);
     assert_ptr_equal(options->context, world.context);
     *fetcher = (struct batch_fetcher *)(void *)&the_fetcher;
@@ -303,7 +270,6 @@ void batch_fetcher_destroy(struct batch_fetcher *fetcher)
 enum exchange_result batch_fetcher_ask(struct batch_fetcher *fetcher, struct batch_fetcher_facts *facts,
                                        struct error *error)
 {
-    (void)fetcher;
     *facts = (struct batch_fetcher_facts){.train = 44, .validation = 11, .description = "from afar"};
     tell("asks for data\n");
     return once(&world.asked, error);
@@ -313,7 +279,6 @@ enum exchange_result batch_fetcher_take(struct batch_fetcher *fetcher, int64_t n
                                         struct error *error)
 {
     static int32_t indexes[BATCH];
-    (void)fetcher;
     tell("takes batch %lld\n", (long long)number);
     *batch = (struct batch){.examples = &fed, .indexes = indexes, .count = BATCH};
     return once(&world.took, error);

@@ -20,7 +20,6 @@ static inline void make_examples(struct examples *examples, int count)
 
 bool load_data(struct dataset *dataset, struct examples *test, struct config *config, struct error *error)
 {
-    (void)config;
     tell("loads data%s\n", test ? " and test" : "");
     world.signal = world.signals_at_load ? SIGTERM : world.signal;
     dataset->streaming = world.streams ? (struct streaming *)(void *)&world : NULL;
@@ -39,7 +38,6 @@ static inline bool engine_step(struct engine *engine, const struct batch *batch,
     float row[32] = {1};
     const struct gradient_block block = {
         .variable = 0, .row = world.rows++ % PIXELS, .rows = 1, .cols = 20, .values = row, .stride = 20};
-    (void)engine;
     tell("computes %d of task %u, step %lld, from %d\n", batch->count, batch->task, (long long)batch->step,
          batch->examples->images ? batch->examples->images[0] : -1);
     sink->block(sink->context, &block);
@@ -55,7 +53,6 @@ static inline bool engine_step(struct engine *engine, const struct batch *batch,
 static inline bool engine_forward(struct engine *engine, bool averaged, const struct examples *examples, int first,
                                   int count, float *logits, struct error *error)
 {
-    (void)engine, (void)averaged, (void)error;
     for (int i = 0; i < count * CLASSES; i++) {
         logits[i] = i % CLASSES == examples->labels[first + i / CLASSES];
     }
@@ -65,20 +62,17 @@ static inline bool engine_forward(struct engine *engine, bool averaged, const st
 static inline bool engine_read(struct engine *engine, enum store_vector vector, size_t first, size_t count,
                                float *values, struct error *error)
 {
-    (void)engine, (void)vector, (void)first, (void)error;
     memset(values, 0, count * sizeof *values);
     return true;
 }
 
 static inline void engine_describe(const struct engine *engine, char *text, size_t size)
 {
-    (void)engine;
     snprintf(text, size, "a fake");
 }
 
 static inline void engine_destroy(struct engine *engine)
 {
-    (void)engine;
     tell("engine goes\n");
 }
 
@@ -92,19 +86,16 @@ static struct engine the_engine = {.table = &table};
 
 void engine_begin(struct engine_startup *startup, const struct engine_options *options)
 {
-    (void)startup;
     tell("engine begins%s\n", options->like ? " with data" : "");
 }
 
 void engine_startup_end(struct engine_startup *startup)
 {
-    (void)startup;
 }
 
 bool engine_choose(struct engine **engine, const struct engine_options *options, struct engine_startup *startup,
                    struct error *error)
 {
-    (void)startup, (void)error;
     tell("engine of %zu floats, %s, averages %g%s%s\n", options->model->float_count,
          options->config->train.optimizer == OPTIMIZER_SGD ? "no slots" : "slots", options->config->train.ema_decay,
          options->like ? ", like the data" : "", options->low_priority ? ", gives way" : "");
@@ -120,7 +111,6 @@ static int steps_of_round;
 struct local_steps *local_steps_create(const struct model *model, struct engine *engine,
                                        const struct config_train *train)
 {
-    (void)model, (void)train;
     assert_ptr_equal(engine, &the_engine);
     return (struct local_steps *)(void *)&the_rounds;
 }
@@ -135,7 +125,6 @@ void local_steps_destroy(struct local_steps *steps)
 bool local_steps_begin(struct local_steps *steps, const struct config_train *train, int64_t global_step,
                        struct error *error)
 {
-    (void)steps, (void)train;
     steps_of_round = 0;
     tell("round of step %lld\n", (long long)global_step);
     return !world.cannot_begin_round || error_set(error, "it can't be begun");
@@ -144,7 +133,6 @@ bool local_steps_begin(struct local_steps *steps, const struct config_train *tra
 bool local_steps_take(struct local_steps *steps, const struct batch *batch, struct train_result *result,
                       struct error *error)
 {
-    (void)steps;
     steps_of_round++;
     tell("%d of batch %lld\n", batch->count, (long long)batch->step);
     result->finite = steps_of_round != world.not_finite_at;
@@ -162,7 +150,6 @@ bool local_steps_take(struct local_steps *steps, const struct batch *batch, stru
 
 bool local_steps_end(struct local_steps *steps, const struct gradient_sink *sink, struct error *error)
 {
-    (void)steps;
     tell(sink ? "round ends\n" : "round is given up\n");
     if (sink) {
         const float row[20] = {1};

@@ -12,7 +12,6 @@
 
 bool push_pull_create(struct push_pull *exchange, const struct push_pull_options *options, struct error *error)
 {
-    (void)error;
     *exchange = (struct push_pull){.config = options->config, .count = options->config->cluster.ps_hosts.count};
     world.given_up = options->given_up;
     world.asks_to_rejoin = options->needs_rejoin;
@@ -23,7 +22,6 @@ bool push_pull_create(struct push_pull *exchange, const struct push_pull_options
 
 void push_pull_destroy(struct push_pull *exchange)
 {
-    (void)exchange;
     tell("exchange goes\n");
 }
 
@@ -45,7 +43,6 @@ enum exchange_result push_pull_refresh(struct push_pull *exchange, struct error 
 
 enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t step, struct error *error)
 {
-    (void)error;
     tell("awaits the step after %lld\n", (long long)step);
     exchange->global_step = world.step = step + 1;
     return EXCHANGE_OK;
@@ -53,7 +50,6 @@ enum exchange_result push_pull_await_step(struct push_pull *exchange, int64_t st
 
 bool push_pull_is_asked(const struct push_pull *exchange)
 {
-    (void)exchange;
     return world.unasked == 0;
 }
 
@@ -77,7 +73,6 @@ enum exchange_result validations_report(struct push_pull *exchange, const struct
                                         size_t size, struct error *error)
 {
     struct evaluation all;
-    (void)exchange;
     begin_evaluation(&all);
     assert_true(evaluation_part_add(&all, bytes, size, error));
     tell("validated step %lld, %lld examples, %lld right, score %.2f\n", (long long)own->step, (long long)own->examples,
@@ -90,7 +85,6 @@ enum exchange_result validations_report(struct push_pull *exchange, const struct
 enum exchange_result validations_gather(struct push_pull *exchange, const struct own_validation *own, double wait_s,
                                         const struct validations_receiver *taker, int *missing, struct error *error)
 {
-    (void)exchange;
     tell("asks for validations of step %lld for %g s\n", (long long)own->step, wait_s);
     *missing = 1;
     if (world.validated != EXCHANGE_OK) {
@@ -135,7 +129,6 @@ static inline void answer_push(struct push_pull *exchange, struct push_answer *a
 
 void push_pull_pack(const struct push_pull *exchange, struct outbox *outbox)
 {
-    (void)exchange;
     const struct span all = {0, outbox->model->float_count};
     outbox_pack(outbox, &all, 1);
     outbox_packed(outbox);
@@ -163,7 +156,6 @@ bool pipeline_create(struct pipeline **pipeline, struct push_pull *exchange, str
     static struct model model;
     model_layout(&model, &exchange->config->model);
     *pipeline = (struct pipeline *)(void *)&pipe_line;
-    (void)error;
     outbox_create(&pipe_line.outbox, &model, (struct outbox_form){DTYPE_FLOAT32, 1}, NULL);
     return true;
 }
@@ -178,14 +170,12 @@ void pipeline_destroy(struct pipeline *pipeline)
 
 struct outbox *pipeline_outbox(struct pipeline *pipeline)
 {
-    (void)pipeline;
     return &pipe_line.outbox;
 }
 
 enum exchange_result pipeline_push(struct pipeline *pipeline, const struct push_note *note, struct push_answer *answer,
                                    int *answers, struct error *error)
 {
-    (void)pipeline;
     tell_push(&pipe_line.outbox, note);
     *answers = world.answers;
     if (*answers > 0) {
@@ -197,7 +187,6 @@ enum exchange_result pipeline_push(struct pipeline *pipeline, const struct push_
 enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answer *answer, int *answers,
                                     struct error *error)
 {
-    (void)pipeline;
     tell("drains\n");
     *answers = world.answers;
     if (*answers > 0) {
@@ -208,7 +197,6 @@ enum exchange_result pipeline_drain(struct pipeline *pipeline, struct push_answe
 
 bool pipeline_load(struct pipeline *pipeline, struct error *error)
 {
-    (void)pipeline;
     tell("loads the mirror\n");
     return !world.cannot_load || error_set(error, "the engine takes nothing");
 }
@@ -216,7 +204,6 @@ bool pipeline_load(struct pipeline *pipeline, struct error *error)
 enum exchange_result preprocessing_agree(struct push_pull *exchange, const struct dataset *dataset, bool *differs,
                                          struct error *error)
 {
-    (void)exchange, (void)dataset;
     tell("agrees\n");
     *differs = world.agreed == EXCHANGE_FAILED;
     return once(&world.agreed, error);
@@ -225,14 +212,12 @@ enum exchange_result preprocessing_agree(struct push_pull *exchange, const struc
 bool own_rows_agree(struct schema **schema, const struct config *config, const struct identity *identity,
                     struct traffic *traffic, struct error *error)
 {
-    (void)schema, (void)config, (void)identity, (void)traffic, (void)error;
     tell("agrees on own rows\n");
     return true;
 }
 
 enum exchange_result own_rows_resend(struct push_pull *exchange, const struct config *config, struct error *error)
 {
-    (void)exchange, (void)config;
     tell("tells its own rows again\n");
     return once(&world.told_again, error);
 }

@@ -3,13 +3,14 @@
  * record what they are asked. Its parts, the order in which it joins and steps, what it reports meanwhile, and what
  * each answer makes it do.
  */
+#include "tests/check.h"
 #include "tests/worker/remote/worker/bench.h"
 
 static const char *const piped_flags[] = {"task_index", "2", "pipeline_depth", "2", NULL};
 static const char *const fed_flags[] = {"task_index", "2", "data_sharding", "chief", NULL};
 
 /* What each consists of, and in which order it is destroyed. */
-static void parts_of_a_worker(void **state)
+TEST(parts_of_a_worker)
 {
     struct bench bench;
     struct error error;
@@ -37,7 +38,7 @@ static void parts_of_a_worker(void **state)
 }
 
 /* A worker without data learns from the chief how much there is, and plans accordingly. */
-static void data_by_the_chief(void **state)
+TEST(data_by_the_chief)
 {
     struct bench bench;
     struct error error;
@@ -68,7 +69,7 @@ static void data_by_the_chief(void **state)
     end(&bench);
 }
 
-static void configs_that_do_not_fit(void **state)
+TEST(configs_that_do_not_fit)
 {
     const char *const micro[] = {"micro_batches", "2", NULL};
     const char *const large[] = {"data_sharding", "chief", "batch_size", "60000", "layers", "65536,3", NULL};
@@ -99,7 +100,7 @@ static void configs_that_do_not_fit(void **state)
 }
 
 /* Each draws from its own part if the config says so; a batch depends on task and step. */
-static void share_of_the_data(void **state)
+TEST(share_of_the_data)
 {
     const char *const disjoint[] = {"task_index", "2", "data_sharding", "disjoint", NULL};
     struct bench bench;
@@ -122,7 +123,7 @@ static void share_of_the_data(void **state)
 }
 
 /* The chief first ensures that there is a model; others wait for it. Again, if a ps is lost meanwhile. */
-static void joining(void **state)
+TEST(joining)
 {
     struct bench bench;
     struct error error;
@@ -168,7 +169,7 @@ static void joining(void **state)
 }
 
 /* The preprocessing was derived again meanwhile: this process restarts to encode its rows by it. */
-static void joins_a_job_begun_anew(void **state)
+TEST(joins_a_job_begun_anew)
 {
     const char *const flags[] = {"task_index", "2", "data_sharding", "own", NULL};
     struct schema schema = {0};
@@ -199,7 +200,7 @@ static void joins_a_job_begun_anew(void **state)
 }
 
 /* On a machine with too many members a worker that has joined gives way to others: once, and only if it can restart. */
-static void gives_way(void **state)
+TEST(gives_way)
 {
     struct bench bench;
     struct error error;
@@ -219,7 +220,7 @@ static void gives_way(void **state)
 }
 
 /* A step: draw, compute, push; then count, check for a change, and report the state at times. */
-static void steps(void **state)
+TEST(steps)
 {
     struct bench bench;
     (void)state;
@@ -254,7 +255,7 @@ static void steps(void **state)
 }
 
 /* The shards' answers to a push. */
-static void answers_to_a_push(void **state)
+TEST(answers_to_a_push)
 {
     struct bench bench;
     struct summary_cluster summary;
@@ -283,7 +284,7 @@ static void answers_to_a_push(void **state)
 }
 
 /* How a failed push ends training, depending on who reports what. */
-static void ends_of_a_push(void **state)
+TEST(ends_of_a_push)
 {
     struct bench bench;
     (void)state;
@@ -319,7 +320,7 @@ static void ends_of_a_push(void **state)
 }
 
 /* If a loss is not finite nothing is pushed. Newer parameters may be better; if not, the chief gives up. */
-static void loss_that_is_not_finite(void **state)
+TEST(loss_that_is_not_finite)
 {
     struct bench bench;
     (void)state;
@@ -358,7 +359,7 @@ static void loss_that_is_not_finite(void **state)
 }
 
 /* Gradients that are refused again and again, though their loss is finite, end a job like losses that are not. */
-static void gradients_that_are_refused(void **state)
+TEST(gradients_that_are_refused)
 {
     struct bench bench;
     (void)state;
@@ -390,7 +391,7 @@ static void gradients_that_are_refused(void **state)
 }
 
 /* With a model to go back to, the shards get it, and the worker joins again, at a lower rate. */
-static void a_divergence_that_goes_back(void **state)
+TEST(a_divergence_that_goes_back)
 {
     struct bench bench;
     (void)state;
@@ -414,7 +415,7 @@ static void a_divergence_that_goes_back(void **state)
 }
 
 /* In synchronous training the others wait for a push: an empty one is sent, and the next step is awaited. */
-static void empty_push(void **state)
+TEST(empty_push)
 {
     struct bench bench;
     (void)state;
@@ -444,7 +445,7 @@ static void empty_push(void **state)
  * Rounds with participation below 1: the chief looks at each step that others make, another worker sleeps until it is
  * selected.
  */
-static void rounds_of_others(void **state)
+TEST(rounds_of_others)
 {
     struct bench bench;
     (void)state;
@@ -475,7 +476,7 @@ static void rounds_of_others(void **state)
  * Own rows are validated when due, and worker 0, which adds up the results, gets them; a missing answer does not end
  * training.
  */
-static void validates_together(void **state)
+TEST(validates_together)
 {
     const char *const others[] = {"task_index",    "2",   "issync",         "true", "ema_decay", "0",
                                   "data_sharding", "own", "validate_steps", "2",    NULL};
@@ -501,7 +502,7 @@ static void validates_together(void **state)
     end(&bench);
 }
 
-static void chief_adds_up_validations(void **state)
+TEST(chief_adds_up_validations)
 {
     const char *const flags[] = {"task_index",    "0",   "issync",         "true", "ema_decay", "0",
                                  "data_sharding", "own", "validate_steps", "2",    NULL};
@@ -544,7 +545,7 @@ static void chief_adds_up_validations(void **state)
 }
 
 /* Pushes in flight are waited for before the shards are asked for something else. */
-static void pipelined(void **state)
+TEST(pipelined)
 {
     struct bench bench;
     (void)state;
@@ -579,7 +580,7 @@ static void pipelined(void **state)
 }
 
 /* A validation borrows the engine: the next step first restores the parameters. */
-static void validation_borrows_the_engine(void **state)
+TEST(validation_borrows_the_engine)
 {
     struct bench bench;
     struct held_model held;
@@ -621,7 +622,7 @@ static void validation_borrows_the_engine(void **state)
 }
 
 /* What the loop learns of the chief's record; others have none. */
-static void record_of_the_run(void **state)
+TEST(record_of_the_run)
 {
     struct bench bench;
     struct updater_record record;
@@ -647,7 +648,7 @@ static void record_of_the_run(void **state)
 }
 
 /* Is an end known, and whose report counts for whom? */
-static void looks_for_the_end(void **state)
+TEST(looks_for_the_end)
 {
     const char *const one_ps[] = {"task_index", "2", "ps_hosts", "127.0.0.1:1", "train_steps", "20", NULL};
     const char *const two_ps[] = {"task_index", "2", "train_steps", "20", NULL};
@@ -690,28 +691,5 @@ static void looks_for_the_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_of_a_worker),
-        cmocka_unit_test(data_by_the_chief),
-        cmocka_unit_test(configs_that_do_not_fit),
-        cmocka_unit_test(share_of_the_data),
-        cmocka_unit_test(joining),
-        cmocka_unit_test(joins_a_job_begun_anew),
-        cmocka_unit_test(gives_way),
-        cmocka_unit_test(steps),
-        cmocka_unit_test(answers_to_a_push),
-        cmocka_unit_test(ends_of_a_push),
-        cmocka_unit_test(loss_that_is_not_finite),
-        cmocka_unit_test(gradients_that_are_refused),
-        cmocka_unit_test(a_divergence_that_goes_back),
-        cmocka_unit_test(empty_push),
-        cmocka_unit_test(rounds_of_others),
-        cmocka_unit_test(validates_together),
-        cmocka_unit_test(chief_adds_up_validations),
-        cmocka_unit_test(pipelined),
-        cmocka_unit_test(validation_borrows_the_engine),
-        cmocka_unit_test(record_of_the_run),
-        cmocka_unit_test(looks_for_the_end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return check_run(NULL, NULL);
 }
