@@ -295,19 +295,13 @@ static bool refer_pictures(struct drift_watch *drift, const char *path, struct e
     return done;
 }
 
-static bool refer_rows(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error)
+bool drift_refer(struct drift_watch *drift, const char *path, struct engine *engine, struct examples *rows,
+                 struct error *error)
 {
-    struct examples examples;
-    const bool done = background_sample(&examples, drift->trained, path, DRIFT_WINDOW, "--reference", error) &&
-                      compute(drift, engine, &examples, error);
-    examples_free(&examples);
-    return done;
-}
-
-bool drift_refer(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error)
-{
-    drift->has_reference =
-        drift->trained->schema ? refer_rows(drift, path, engine, error) : refer_pictures(drift, path, engine, error);
+    drift->has_reference = drift->trained->schema
+                               ? background_sample(rows, drift->trained, path, DRIFT_WINDOW, "--reference", error) &&
+                                     compute(drift, engine, rows, error)
+                               : refer_pictures(drift, path, engine, error);
     return drift->has_reference;
 }
 

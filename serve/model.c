@@ -214,29 +214,41 @@ struct engine *version_wide_engine(struct version *version, int worker, struct e
     return done ? *engine : NULL;
 }
 
-static bool watch_drift(const struct served *served, struct version *version, struct error *error)
+/* *rows: gets the reference's, of a table. */
+static bool watch_drift(const struct served *served, struct version *version, struct examples *rows,
+                        struct error *error)
 {
     return drift_begin(&version->drift, &version->trained, error) &&
-           (!served->reference || drift_refer(&version->drift, served->reference, version->engines[0], error) ||
+           (!served->reference || drift_refer(&version->drift, served->reference, version->engines[0], rows, error) ||
             error_wrap(error, "%s", version->path));
 }
 
-/* Compares with rows of the reference, or else with those stored in the checkpoint, if there are any. */
-static bool prepare_to_explain(const struct served *served, struct version *version, struct error *error)
+/* Compares with some of the reference's rows, or else with those stored in the checkpoint, if there are any. */
+static bool prepare_to_explain(struct version *version, const struct examples *reference, struct error *error)
 {
     const struct trained *trained = &version->trained;
     struct examples rows = {.count = 0};
     if (shapley_obstacle(trained)) {
         return true;
     }
-    const bool done = served->reference ? background_sample(&rows, trained, served->reference, SHAPLEY_BACKGROUND,
-                                                            "--reference", error)
-                                        : background_kept(&rows, trained, error);
-    const bool is_made = done && rows.count > 0 &&
-                         shapley_make(&version->shapley, trained, &rows, SHAPLEY_SAMPLES, version->engines[0], error);
-    const bool has_none = done && rows.count == 0 && version->shapley.samples == 0;
+    bool done = (reference->count > 0 ? background_part(&rows, reference, SHAPLEY_BACKGROUND, error)
+                                      : background_kept(&rows, trained, error)) ||
+                error_wrap(error, "%s", version->path);
+    if (done && rows.count > 0) {
+        done = take_memory(version, shapley_kept_bytes(trained, &rows), error) &&
+               (shapley_make(&version->shapley, trained, &rows, SHAPLEY_SAMPLES, version->engines[0], error) ||
+                error_wrap(error, "%s", version->path));
+    }
     examples_free(&rows);
-    return is_made || has_none || error_wrap(error, "%s", version->path);
+    return done;
+}
+
+static bool prepare_with_reference(const struct served *served, struct version *version, struct error *error)
+{
+    struct examples rows = {.count = 0};
+    const bool done = watch_drift(served, version, &rows, error) && prepare_to_explain(version, &rows, error);
+    examples_free(&rows);
+    return done;
 }
 
 /* Prometheus, JSON and HTTP are UTF-8: a name that is not is refused here, once, instead of in each of them. */
@@ -312,7 +324,7 @@ static bool version_prepare(struct served *served, struct version *version, stru
     const size_t bytes = parameter_bytes(version) * (1 + (size_t)version->workers);
     return check_names(version, error) && sort_columns(version, error) && take_memory(version, bytes, error) &&
            make_engines(version, error) && try_version(version, error) && check_version(version, error) &&
-           watch_drift(served, version, error) && prepare_to_explain(served, version, error);
+           prepare_with_reference(served, version, error);
 }
 
 /* *loaded: NULL, too, if the checkpoint is the one in service. */

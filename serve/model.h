@@ -79,8 +79,10 @@ void drift_end(struct drift_watch *drift);
 /*
  * Takes a file's rows, or the pictures of a data_dir, as the reference: a random sample of at most DRIFT_WINDOW of
  * them. The engine's outputs for them belong to it, too; fails if one is not a number. Call it once, before drift_add.
+ * *rows: gets the sampled rows of a table, which the caller frees in any case; else left as it is.
  */
-bool drift_refer(struct drift_watch *drift, const char *path, struct engine *engine, struct error *error);
+bool drift_refer(struct drift_watch *drift, const char *path, struct engine *engine, struct examples *rows,
+                 struct error *error);
 
 /* Adds incoming rows and the model's outputs for them [examples->count, units of the last layer]. Any thread. */
 void drift_add(struct drift_watch *drift, const struct examples *examples, const float *outputs);

@@ -7,6 +7,7 @@
  * And what KServe adds to it: :explain, which takes what :predict does, and answers with "predictions" and
  * "explanations". https://kserve.github.io/website/docs/concepts/architecture/data-plane/v1-protocol
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,20 +249,25 @@ static bool read_regression(struct call *call, struct intake *intake, struct err
 
 /* --- :explain --- */
 
-enum { MOST_COMPUTED = 1 << 20 /* rows computed for the explanations of a request */ };
+/* Of the explanations of a request: a worker is busy with them for a minute at most, or so. */
+enum { MOST_COMPUTED = 1 << 20 /* rows */ };
+static const double MOST_WORK = 0x1p40; /* rows times weights */
 
 static bool check_count(struct call *call, int rows, struct error *error)
 {
     const struct shapley *shapley = &call->version->shapley;
-    const int64_t most = MOST_COMPUTED / shapley_rows(shapley);
+    const int most = (int)fmin(MOST_COMPUTED / (double)shapley_rows(shapley), MOST_WORK / shapley_work(shapley));
     if (most == 0) {
-        return error_set(error, "%s has too many columns to be explained here: %d, each %d times", call->served->name,
-                         shapley->column_count, shapley->samples);
+        return error_set(error,
+                         "%s is too large to be explained here: %d columns, each %d times, and %zu weights; use "
+                         "trainer predict --explain",
+                         call->served->name, shapley->column_count, shapley->samples,
+                         call->version->trained.model.parameter_count);
     }
     return rows <= most || call_fault(call, 413, error,
-                                      "there are %d rows to explain; of this model's, with %d columns, send at most "
-                                      "%lld at a time",
-                                      rows, shapley->column_count, (long long)most);
+                                      "there are %d rows to explain; of this model's, with %d columns and %zu weights, "
+                                      "send at most %d at a time",
+                                      rows, shapley->column_count, call->version->trained.model.parameter_count, most);
 }
 
 static bool read_questions(struct call *call, struct intake *intake, struct error *error)
@@ -294,15 +300,21 @@ static bool read_questions(struct call *call, struct intake *intake, struct erro
     return form->explanations || error_set(error, "out of memory for the explanations of %d rows", form->rows);
 }
 
+static bool explanation_goes_on(void *context, struct error *error)
+{
+    return call_goes_on(context, error);
+}
+
 static bool explain(struct call *call, struct engine *engine, const struct examples *rows, struct error *error)
 {
+    const struct shapley_watch watch = {explanation_goes_on, call};
     const struct shapley *shapley = &call->version->shapley;
     const struct tensorflow_form *form = call->format;
     for (int row = 0; row < form->rows; row++) {
         if (!contributions_create(&form->explanations[row], shapley)) {
             return error_set(error, "out of memory for the explanations of %d rows", form->rows);
         }
-        if (!shapley_explain(shapley, engine, rows, row, call->account, &form->explanations[row], error)) {
+        if (!shapley_explain(shapley, engine, rows, row, &watch, &form->explanations[row], error)) {
             return false;
         }
     }

@@ -119,28 +119,38 @@ struct worker {
     size_t outputs_room;
 };
 
+struct call_queue {
+    struct call *first, *last;
+    int count;
+};
+
 struct work {
     struct work_options options;
     struct worker *workers;
     int started;
     pthread_mutex_t mutex; /* guards what follows: */
     pthread_cond_t changed;
-    struct call *first, *last;
-    int waiting;
-    bool stops;
-    struct call *spare; /* for reuse, with their texts' memory */
+    struct call_queue quick, slow; /* slow: explanations, say */
+    int slow_taken;                /* slow calls that workers are busy with */
+    atomic_bool stops;             /* also read without it */
+    struct call *spare;            /* for reuse, with their texts' memory */
     int spare_count;
 };
 
 int work_waiting(struct work *work)
 {
     pthread_mutex_lock(&work->mutex);
-    const int waiting = work->waiting;
+    const int waiting = work->quick.count + work->slow.count;
     pthread_mutex_unlock(&work->mutex);
     return waiting;
 }
 
 /* --- the queue --- */
+
+static bool is_slow(const struct call *call)
+{
+    return call->protocol->compute;
+}
 
 /* Everything but its texts. */
 static void call_end(struct call *call)
@@ -257,9 +267,9 @@ static void fail(struct call *call, int status, const char *why)
         why = error.text;
     }
     if (!call->is_trial) {
-        atomic_fetch_add(refusal == BUDGET_GONE    ? &counts->left
-                         : refusal == BUDGET_LATER ? &counts->refused
-                                                   : &counts->faulty,
+        atomic_fetch_add(refusal == BUDGET_GONE                     ? &counts->left
+                         : status == 503 || refusal == BUDGET_LATER ? &counts->refused
+                                                                    : &counts->faulty,
                          1);
     }
     status = refusal == BUDGET_NEVER ? 413 : refusal != BUDGET_FITS ? 503 : status;
@@ -295,12 +305,13 @@ void work_take(struct work *work, struct http_request *request, struct served *s
                           .protocol = protocol,
                           .arrived_s = clock_monotonic_s()};
     budget_force(account, call->text.room + call->tail.room); /* MOST_SPARE_TEXT at most */
+    struct call_queue *queue = is_slow(call) ? &work->slow : &work->quick;
     pthread_mutex_lock(&work->mutex);
-    const bool fits = work->waiting < work->options.most_waiting && !work->stops;
+    const bool fits = queue->count < work->options.most_waiting && !atomic_load(&work->stops);
     if (fits) {
-        *(work->last ? &work->last->next : &work->first) = call;
-        work->last = call;
-        work->waiting++;
+        *(queue->last ? &queue->last->next : &queue->first) = call;
+        queue->last = call;
+        queue->count++;
         pthread_cond_signal(&work->changed);
     }
     pthread_mutex_unlock(&work->mutex);
@@ -310,40 +321,71 @@ void work_take(struct work *work, struct http_request *request, struct served *s
     }
 }
 
-/* The first call and later ones for the same version, as many as are computed at once. Mutex held. */
-static struct call *take_together(struct work *work, int *count)
+bool call_goes_on(struct call *call, struct error *error)
 {
-    struct call *first = work->first, *last = first;
+    if (budget_is_closed(call->account)) {
+        return error_set(error, "the client has gone");
+    }
+    return !atomic_load(&call->work->stops) || call_fault(call, 503, error, "the server stops; ask again later");
+}
+
+/* A worker is left to quick calls, if there are several. Mutex held. */
+static bool slow_is_due(const struct work *work)
+{
+    const int most = work->options.workers > 1 ? work->options.workers - 1 : 1;
+    return work->slow.first && (work->slow_taken < most || atomic_load(&work->stops));
+}
+
+/* The first call and later ones for the same version, at most `most`. Mutex held. */
+static struct call *take_together(struct call_queue *queue, int most, int *count)
+{
+    struct call *first = queue->first, *last = first;
     int taken = 1;
-    while (last->next && last->next->version == first->version && taken < work->options.most_rows) {
+    while (last->next && last->next->version == first->version && taken < most) {
         last = last->next;
         taken++;
     }
-    work->first = last->next;
-    if (!work->first) {
-        work->last = NULL;
+    queue->first = last->next;
+    if (!queue->first) {
+        queue->last = NULL;
     }
     last->next = NULL;
-    work->waiting -= taken;
+    queue->count -= taken;
     *count = taken;
     return first;
+}
+
+/* Quick calls first; slow ones one by one. NULL: there is nothing to do. Mutex held. */
+static struct call *take(struct work *work, int *count)
+{
+    struct call *calls = NULL;
+    if (work->quick.first) {
+        calls = take_together(&work->quick, work->options.most_rows, count);
+    } else if (slow_is_due(work)) {
+        calls = take_together(&work->slow, 1, count);
+        work->slow_taken++;
+    }
+    if (calls && (work->quick.first || slow_is_due(work))) {
+        pthread_cond_signal(&work->changed); /* whoever was told of these may be this worker, which is busy now */
+    }
+    return calls;
 }
 
 /* Waits for calls, and longer for more if configured. NULL: the end. */
 static struct call *wait_for_calls(struct work *work, int *count)
 {
     pthread_mutex_lock(&work->mutex);
-    while (!work->first && !work->stops) {
+    while (!work->quick.first && !slow_is_due(work) && !atomic_load(&work->stops)) {
         pthread_cond_wait(&work->changed, &work->mutex);
     }
-    while (work->first && !work->stops && work->waiting < work->options.most_rows) {
-        const double left_s = work->first->arrived_s + work->options.most_wait_s - clock_monotonic_s();
+    while (work->quick.first && !atomic_load(&work->stops) && work->quick.count < work->options.most_rows) {
+        const double left_s = work->quick.first->arrived_s + work->options.most_wait_s - clock_monotonic_s();
         if (left_s <= 0) {
             break;
         }
         condition_wait_for(&work->changed, &work->mutex, left_s);
     }
-    struct call *calls = work->first ? take_together(work, count) : NULL;
+    struct call *calls = take(work, count);
     pthread_mutex_unlock(&work->mutex);
     return calls;
 }
@@ -708,7 +750,7 @@ static void answer(struct worker *worker, struct call *call)
     const bool has_gone = budget_is_closed(call->account);
     if (!has_gone && !compute_more(worker, call, &error)) {
         budget_move(call->account, &worker->account, call->charged);
-        fail(call, 500, error.text);
+        fail(call, call->status > 0 ? call->status : 500, error.text);
         return;
     }
     const struct answers answers = {
@@ -780,23 +822,14 @@ static void process(struct worker *worker, struct call *calls)
     worker->account.budget = first ? first->budget : NULL; /* all requests have the server's */
     struct call *kept = read_all(worker, calls);
     const bool done = !kept || compute(worker, kept->version, kept, &error);
-    struct call *slow = NULL, **end = &slow;
     for (struct call *call = kept, *next; call; call = next) {
         next = call->next;
-        if (done && call->protocol->compute) {
-            call->next = NULL;
-            *end = call;
-            end = &call->next;
-        } else if (done) {
+        if (done) {
             answer(worker, call);
         } else {
             budget_move(call->account, &worker->account, call->charged);
             fail(call, 500, error.text);
         }
-    }
-    for (struct call *call = slow, *next; call; call = next) {
-        next = call->next;
-        answer(worker, call);
     }
     intake_shrink(&worker->intake);
     if (worker->outputs_room * sizeof *worker->outputs > MOST_KEPT) {
@@ -816,7 +849,13 @@ static void *work_on(void *context)
     int count;
     threads_run_soon(); /* clients are waiting, unlike training on the same machine */
     while ((calls = wait_for_calls(worker->work, &count))) {
+        const bool was_slow = is_slow(calls);
         process(worker, calls);
+        if (was_slow) {
+            pthread_mutex_lock(&worker->work->mutex);
+            worker->work->slow_taken--;
+            pthread_mutex_unlock(&worker->work->mutex);
+        }
     }
     return NULL;
 }
@@ -854,7 +893,7 @@ void work_stop(struct work *work)
         return;
     }
     pthread_mutex_lock(&work->mutex);
-    work->stops = true;
+    atomic_store(&work->stops, true);
     pthread_cond_broadcast(&work->changed);
     pthread_mutex_unlock(&work->mutex);
     for (int i = 0; i < work->started; i++) {

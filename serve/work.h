@@ -1,7 +1,7 @@
 /*
  * From a request to its answer: a bounded queue, and worker threads that take all waiting requests for one model, read
  * them, compute them in one pass, and answer. While all workers are busy requests accumulate, so batches grow with the
- * load by themselves.
+ * load by themselves. What takes long, such as explanations, waits in a queue of its own.
  */
 #ifndef SERVE_WORK_H
 #define SERVE_WORK_H
@@ -159,7 +159,7 @@ struct call {
     float *spreads;          /* ... [count, version_outputs], while it is answered */
     bool is_array;           /* plain posts: pictures of an array, not a single one... */
     bool is_written;         /* ...or rows, whose answer is in `text` already */
-    int status;              /* of an error, if `read` fails; 0: 400 */
+    int status;              /* of an error, if `read` or `compute` fails; 0: 400, or 500 */
     void *format;            /* state from `read` for `write`; malloc'd, freed with the call */
     struct text_buffer text; /* the answer's body, until it is sent... */
     struct text_buffer tail; /* ...and `write`'s raw bytes to send after it */
@@ -173,8 +173,9 @@ struct protocol {
      */
     bool (*read)(struct call *call, struct intake *intake, struct error *error);
     /*
-     * What takes long, once the outputs are known and quicker requests of the batch are answered; engine: for these
-     * rows. False: answered with 500. NULL: there is nothing.
+     * What takes long, once the outputs are known; engine: for these rows. It asks call_goes_on now and then. False:
+     * answered with call->status, or 500. NULL: there is nothing. Requests that have it are taken one by one, after
+     * quicker ones, and by all workers but one, if there are several.
      */
     bool (*compute)(struct call *call, struct engine *engine, const struct examples *rows, struct error *error);
     /* Writes the answer's body, and call->tail; returns its content type. headers: more lines, "" for none. */
@@ -191,13 +192,16 @@ bool call_fault(struct call *call, int status, struct error *error, const char *
  */
 bool call_ask_spread(struct call *call, struct json_value parameters, struct error *error);
 
+/* False: its client has gone, or the server stops: that is answered with 503. */
+bool call_goes_on(struct call *call, struct error *error);
+
 /* Charges memory that the call needs until it is answered. False: it is refused. */
 bool call_charge(struct call *call, size_t bytes, struct error *error);
 
 struct work_options {
     int workers;
     int most_rows;      /* most rows computed at once */
-    int most_waiting;   /* most calls in the queue; further clients get 503 */
+    int most_waiting;   /* most quick calls in the queue, and most slow ones; further clients get 503 */
     double most_wait_s; /* longest wait for more calls after the first */
     size_t most_body;   /* bytes, decompressed */
 };
@@ -207,7 +211,7 @@ extern const double work_latency_bounds[SERVED_LATENCY_BUCKETS - 1];
 
 struct work;
 bool work_start(struct work **work, const struct work_options *options, struct error *error);
-void work_stop(struct work *work); /* answers waiting requests first; NULL is fine */
+void work_stop(struct work *work); /* answers waiting requests first, slow ones with 503; NULL is fine */
 void work_free(struct work *work); /* once the server has released all answers; NULL is fine */
 
 /*

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from runs import SMALL, run, train
+from runs import SMALL, run, train, wait_for
 from served import Served
 
 QUICK = ("--data_dir=d", "--log_steps=0", "--save_summaries_steps=0", "--epochs=20", "--train_dir=run")
@@ -148,6 +148,61 @@ def test_rows_of_a_file_and_seeds(trainer, tmp_path):
     assert "row 3: the probability of " in text and "the mean over " in text and "when " in text
 
 
+def test_rows_kept_in_the_model_are_those_of_a_file(trainer, tmp_path):
+    """A column that may be missing comes before the category, and has no place of its own in most rows."""
+    rows = [{**row, "when": f"2024-01-01 {i // 60:02}:{i % 60:02}:00", "c": row["c"] if i % 20 == 0 else "x"}
+            for i, row in enumerate(rows_of(400))]
+    write(tmp_path / "d/train.csv", rows, (*COLUMNS, "y"))
+    write(tmp_path / "kept.csv", rows[-8:], COLUMNS)
+    write(tmp_path / "few.csv", rows[:30], COLUMNS)
+    train(trainer, *QUICK, "--target=y", "--hidden=", "--optimizer=sgd", "--time=when", "--test_share=0",
+          "--validation_size=8", "--kept_rows=8", cwd=tmp_path)
+    kept = predicted(trainer, tmp_path, "few.csv", "--explain")
+    file = predicted(trainer, tmp_path, "few.csv", "--explain", "--background=kept.csv")
+    of_c = [float(row["contribution_c"]) for row in kept]
+    assert all(abs(value) < 1e-6 for value, row in zip(of_c, rows) if row["c"] == "x") and max(map(abs, of_c)) > 1e-3
+    for here, there in zip(kept, file):
+        for name in ("explanation_mean", *(f"contribution_{column}" for column in "abc")):
+            assert float(here[name]) == pytest.approx(float(there[name]), abs=1e-5), name
+    with Served(trainer, "run", cwd=tmp_path) as server:
+        answer = server.post("/v1/models/model:explain", {"instances": [
+            {**row, "when": rows[i]["when"]} for i, row in enumerate(instances(rows[:30]))]})
+        assert answer["background_rows"] == 8
+        assert [one["contributions"]["c"] for one in answer["explanations"]] == pytest.approx(of_c, abs=1e-5)
+
+
+def test_a_file_keeps_columns_that_only_look_like_an_explanation(trainer, tmp_path):
+    own = ("contribution_margin", "contribution_total", "explanation_error_of_mine", "explanation_mean_")
+    rows = [{**row, "contribution_total": row["y"], **{name: str(i) for name in (own[0], *own[2:])}}
+            for i, row in enumerate(rows_of(200))]
+    for name, targets in (("one", "contribution_total"), ("two", "y,contribution_total")):
+        write(tmp_path / name / "train.csv", rows, (*COLUMNS, *targets.split(",")))
+        train(trainer, *QUICK[1:-1], f"--data_dir={name}", "--epochs=1", f"--target={targets}", f"--train_dir={name}",
+              cwd=tmp_path)
+        write(tmp_path / "few.csv", rows[:3], (*COLUMNS, *own))
+        first = run(trainer, "predict", name, "few.csv", "--explain", cwd=tmp_path).stdout
+        header = next(csv.reader(io.StringIO(first)))
+        assert header[:len(COLUMNS) + len(own)] == [*COLUMNS, *own]
+        assert ("contribution_y_c" if name == "two" else "contribution_c") in header
+        (tmp_path / "again.csv").write_text(first)
+        assert run(trainer, "predict", name, "again.csv", "--explain", cwd=tmp_path).stdout == first
+
+
+def test_the_background_is_of_the_whole_file(trainer, tmp_path):
+    write(tmp_path / "d/train.csv", [{"a": i % 2, "y": 10 * (i % 2) + .01 * i} for i in range(200)], ("a", "y"))
+    (tmp_path / "many.csv").write_text("a\n" + "0\n" * 1000000 + "1\n" * 1000000)
+    (tmp_path / "one.csv").write_text("a\n1\n")
+    train(trainer, *QUICK, "--target=y", "--hidden=", cwd=tmp_path)
+    (output,) = explained(trainer, tmp_path, "one.csv", "--row=1", "--background=many.csv")["outputs"]
+    low, high = (float(row["prediction"]) for row in (run_on(trainer, tmp_path, "0"), run_on(trainer, tmp_path, "1")))
+    assert .25 < (output["mean"] - low) / (high - low) < .75
+
+
+def run_on(trainer, folder, value):
+    (folder / "value.csv").write_text(f"a\n{value}\n")
+    return predicted(trainer, folder, "value.csv")[0]
+
+
 def test_what_is_not_explained(trainer, tmp_path):
     rows = rows_of(200)
     write(tmp_path / "d/train.csv", rows, (*COLUMNS, "kind"))
@@ -236,7 +291,7 @@ def test_the_server_counts_and_limits_explanations(served):
     assert served.post("/v1/models/y:explain", {"instances": []})["explanations"] == []
     most = (1 << 20) // (420 * len(COLUMNS))
     error = served.post("/v1/models/y:explain", {"instances": instances(rows_of(most + 1))}, status=413)["error"]
-    assert f"send at most {most} at a time" in error
+    assert "weights, send at most" in error and f"send at most {most} at a time" in error
     assert "--reference=FILE" in served.error("/v1/models/single:explain", {"instances": instances(rows_of(1))})
     assert "model of pictures" in served.error("/v1/models/digits:explain", {"instances": [[0] * 784]})
     assert "column" in served.error("/v1/models/y:explain", {"instances": [{"a": 1}]})
@@ -255,6 +310,40 @@ def test_explanations_are_charged_to_the_request(trainer, tmp_path):
         assert "at most 1 at a time" in server.post("/v1/models/model:explain", {"instances": [[.5] * 2500] * 2},
                                                     status=413)["error"]
         server.post("/v1/models/model:predict", body)
+
+
+def test_rows_to_compare_with_belong_to_the_models_memory(trainer, tmp_path):
+    numbers, names = random.Random(5), [f"c{i}" for i in range(2500)]
+    write(tmp_path / "d/train.csv", [{name: f"{numbers.random():.2f}" for name in (*names, "y")} for _ in range(120)],
+          (*names, "y"))
+    train(trainer, *QUICK, "--epochs=1", "--target=y", "--hidden=", "--encoding=none", "--kept_rows=0", cwd=tmp_path)
+    flags = ("--workers=1", "--max_models_mb=1")
+    with Served(trainer, "run", *flags, cwd=tmp_path):
+        pass
+    refused = run(trainer, "serve", "run", *flags, "--reference=d/train.csv", "--http=127.0.0.1:0", cwd=tmp_path,
+                  status=1)
+    assert "raise --max_models_mb" in refused.stderr
+
+
+def test_explanations_wait_for_predictions(trainer, tmp_path):
+    rows = rows_of(100)
+    write(tmp_path / "d/train.csv", rows, (*COLUMNS, "y"))
+    train(trainer, *QUICK, "--epochs=1", "--target=y", "--hidden=2048,2048", cwd=tmp_path)
+    with Served(trainer, "run", "--reference=d/train.csv", "--workers=2", cwd=tmp_path) as server:
+        assert "send at most " in server.post("/v1/models/model:explain", {"instances": instances(rows_of(200))},
+                                              status=413)["error"]
+        body = json.dumps({"instances": instances(rows[:20])})
+        asked = [server.connect() for _ in range(5)]
+        for connection in asked:
+            connection.request("POST", "/v1/models/model:explain", body)
+        wait_for(lambda: server.metric("trainer_serve_queue_requests") == 4, "all but one to wait")
+        for _ in range(10):
+            server.post("/v1/models/model:predict", {"instances": instances(rows[:1])})
+        assert server.metric("trainer_serve_explained_rows_total") <= 20
+        for connection in asked:
+            connection.close()
+        wait_for(lambda: server.metric("trainer_serve_queue_requests") == 0, "the queue to be empty")
+        assert server.metric("trainer_serve_explained_rows_total") <= 40
 
 
 @pytest.mark.parametrize("name", ["kind", "y", "both"])

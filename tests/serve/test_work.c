@@ -1,6 +1,8 @@
 /* The queue and its workers: what is computed together, which requests are refused, and who is at fault. */
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <zlib.h>
@@ -123,13 +125,39 @@ static const char *fake_write(struct call *call, const struct answers *answers, 
 
 static const struct protocol fake = {.read = fake_read, .write = fake_write};
 
+/* One that takes long: until the test says so, or the worker must stop. */
+
+static sem_t computing, computed;
+static atomic_int running, most_running;
+static atomic_int answered_before[4], begun; /* requests, when each of them began */
+
+static bool slow_compute(struct call *call, struct engine *engine, const struct examples *rows, struct error *error)
+{
+    (void)engine, (void)rows;
+    const int now = 1 + atomic_fetch_add(&running, 1);
+    atomic_store(&answered_before[atomic_fetch_add(&begun, 1)], (int)atomic_load(&call->served->counts.answered));
+    if (now > atomic_load(&most_running)) {
+        atomic_store(&most_running, now);
+    }
+    sem_post(&computing);
+    bool goes_on = true;
+    while (goes_on && sem_trywait(&computed) != 0) {
+        goes_on = call_goes_on(call, error);
+        sched_yield();
+    }
+    atomic_fetch_sub(&running, 1);
+    return goes_on;
+}
+
+static const struct protocol slow = {.read = fake_read, .compute = slow_compute, .write = fake_write};
+
 /* --- what each test has --- */
 
 enum { REQUESTS = 12 };
 
 struct scene {
     struct version version, other;
-    struct engine *engines[2], engine, other_engine;
+    struct engine *engines[2], *both[2], engine, other_engine;
     struct served served;
     struct work *work;
     struct fake_request requests[REQUESTS];
@@ -146,6 +174,10 @@ static int set_up(void **state)
     }
     sem_init(&reading, 0, 0);
     sem_init(&go_on, 0, 0);
+    sem_init(&computing, 0, 0);
+    sem_init(&computed, 0, 0);
+    atomic_store(&most_running, 0);
+    atomic_store(&begun, 0);
     batch_count = 0;
     *state = scene;
     return 0;
@@ -162,10 +194,10 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void begin(struct scene *scene, int most_rows, int most_waiting, double most_wait_s)
+static void begin_workers(struct scene *scene, int workers, int most_rows, int most_waiting, double most_wait_s)
 {
     struct error error;
-    const struct work_options options = {.workers = 1,
+    const struct work_options options = {.workers = workers,
                                          .most_rows = most_rows,
                                          .most_waiting = most_waiting,
                                          .most_wait_s = most_wait_s,
@@ -173,13 +205,29 @@ static void begin(struct scene *scene, int most_rows, int most_waiting, double m
     assert_true(work_start(&scene->work, &options, &error));
 }
 
-static void send_to(struct scene *scene, int index, struct version *version, const void *body, size_t size)
+static void begin(struct scene *scene, int most_rows, int most_waiting, double most_wait_s)
+{
+    begin_workers(scene, 1, most_rows, most_waiting, most_wait_s);
+}
+
+static void send_by(struct scene *scene, const struct protocol *protocol, int index, struct version *version,
+                    const void *body, size_t size)
 {
     struct fake_request *request = &scene->requests[index];
     memcpy(request->body, body, size);
     request->size = size;
     atomic_fetch_add(&version->holders, 1);
-    work_take(scene->work, (struct http_request *)request, &scene->served, version, &fake);
+    work_take(scene->work, (struct http_request *)request, &scene->served, version, protocol);
+}
+
+static void send_to(struct scene *scene, int index, struct version *version, const void *body, size_t size)
+{
+    send_by(scene, &fake, index, version, body, size);
+}
+
+static void send_slow(struct scene *scene, int index)
+{
+    send_by(scene, &slow, index, &scene->version, "\7\0\0\0", 4);
 }
 
 static void send_bytes(struct scene *scene, int index, const void *body, size_t size)
@@ -294,6 +342,89 @@ TEST_WITH(test_what_waits_is_answered_before_the_end, set_up, tear_down)
     work_free(scene->work);
     scene->work = NULL;
     expect(scene, 0, 200, "1 ");
+}
+
+/* Whatever takes long leaves a worker to the others, and does not fill their queue. */
+TEST_WITH(test_slow_requests_leave_a_worker, set_up, tear_down)
+{
+    struct scene *scene = *state;
+    scene->both[0] = scene->both[1] = &scene->engine;
+    scene->version.engines = scene->both;
+    scene->version.workers = 2;
+    begin_workers(scene, 2, 8, 2, 0);
+    send_slow(scene, 0);
+    sem_wait(&computing);
+    send_slow(scene, 1);
+    send_slow(scene, 2);
+    send_slow(scene, 3);
+    expect(scene, 3, 503, "{\"error\":\"too many requests are waiting; try again\"}");
+    for (int i = 4; i < 8; i++) {
+        send_bytes(scene, i, "\1\0\0\0", 4);
+        expect(scene, i, 200, "1 ");
+    }
+    assert_int_equal(work_waiting(scene->work), 2);
+    for (int i = 0; i < 3; i++) {
+        sem_post(&computed);
+    }
+    for (int i = 0; i < 3; i++) {
+        expect(scene, i, 200, "7 ");
+    }
+    assert_int_equal(atomic_load(&most_running), 1);
+}
+
+TEST_WITH(test_a_single_worker_takes_quick_requests_first, set_up, tear_down)
+{
+    struct scene *scene = *state;
+    begin(scene, 8, 100, 0);
+    for (int i = 0; i < 2; i++) {
+        send_slow(scene, i);
+    }
+    sem_wait(&computing);
+    send_bytes(scene, 2, "\1\0\0\0", 4);
+    sem_post(&computed);
+    expect(scene, 2, 200, "1 ");
+    sem_post(&computed);
+    expect(scene, 1, 200, "7 ");
+    assert_int_equal(atomic_load(&answered_before[1]), 2);
+}
+
+TEST_WITH(test_slow_requests_end_with_the_server, set_up, tear_down)
+{
+    struct scene *scene = *state;
+    begin(scene, 8, 100, 0);
+    send_slow(scene, 0);
+    sem_wait(&computing);
+    send_slow(scene, 1);
+    send_bytes(scene, 2, "\1\0\0\0", 4);
+    work_stop(scene->work);
+    expect(scene, 0, 503, "the server stops; ask again later");
+    expect(scene, 1, 503, "the server stops; ask again later");
+    expect(scene, 2, 200, "1 ");
+    assert_int_equal(atomic_load(&scene->served.counts.refused), 2);
+    work_free(scene->work);
+    scene->work = NULL;
+}
+
+/* Its client: the next one gets its turn. */
+TEST_WITH(test_slow_requests_end_with_their_client, set_up, tear_down)
+{
+    struct scene *scene = *state;
+    struct budget budget = {.most = 1 << 20};
+    struct budget_account gone = {.budget = &budget};
+    begin(scene, 8, 100, 0);
+    scene->requests[0].account = &gone;
+    send_slow(scene, 0);
+    sem_wait(&computing);
+    send_slow(scene, 1);
+    budget_close(&gone);
+    sem_wait(&computing);
+    sem_post(&computed);
+    expect(scene, 1, 200, "7 ");
+    assert_int_equal(atomic_load(&scene->served.counts.left), 1);
+    work_stop(scene->work);
+    assert_int_equal(atomic_load(&budget.used), 0);
+    work_free(scene->work);
+    scene->work = NULL;
 }
 
 static size_t pack(uint8_t *to, size_t room, const uint8_t *bytes, size_t size)

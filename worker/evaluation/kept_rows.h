@@ -32,7 +32,10 @@ char *kept_rows_write(const struct config *config, const struct dataset *dataset
 bool kept_rows_check(const char *text, const struct model *model, const struct examples *like, enum precision precision,
                      struct engine *engine, int *count, struct error *error);
 
-/* The rows alone, without their outputs; none where text is NULL. The caller frees them with examples_free. */
+/*
+ * The rows alone, without their outputs; none where text is NULL. Each row's places come first, in ascending order,
+ * whichever columns they are of. The caller frees them with examples_free.
+ */
 bool kept_rows_read(const char *text, const struct model *model, const struct examples *like, struct examples *rows,
                     struct error *error);
 

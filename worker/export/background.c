@@ -7,8 +7,6 @@
 #include "worker/data/table/schema.h"
 #include "worker/evaluation/kept_rows.h"
 
-enum { MOST_READ = 1000000 /* rows */ };
-
 /* An open file. */
 struct row_file {
     const char *what;
@@ -33,7 +31,8 @@ static void row_file_end(struct row_file *self)
 uint64_t background_draw(uint64_t count)
 {
     const struct philox_block drawn = philox(philox_key(count), RANDOM_SHUFFLE, 0, 0, 0);
-    return (uint64_t)((double)philox_uniform(drawn.word[0]) * (double)count);
+    const uint64_t bits = (uint64_t)drawn.word[0] << 32 | drawn.word[1];
+    return (uint64_t)((double)(bits >> 11) * 0x1p-53 * (double)count);
 }
 
 /* Into [0, most); place `most` is for one that may turn out to be faulty. */
@@ -42,7 +41,7 @@ static bool sample(struct row_file *self, struct examples *examples, int most, s
     uint64_t read = 0;
     struct row row;
     examples->count = 0;
-    while (read < MOST_READ) {
+    for (;;) {
         const enum csv_status status = rows_next(self->rows, &row, error);
         if (status == CSV_END) {
             break;
@@ -108,11 +107,44 @@ bool background_row(struct examples *row, const struct trained *trained, const c
     return done;
 }
 
+/* The column whose places include this one. */
+static const struct schema_column *column_at(const struct schema *schema, int32_t place)
+{
+    const struct schema_column *found = NULL;
+    for (int i = 0; i < schema->count; i++) {
+        const struct schema_column *column = &schema->columns[i];
+        found = column->code >= 0 && column->place <= place ? column : found; /* places ascend */
+    }
+    return found;
+}
+
+/* A checkpoint lists only the places that a row has: each goes to its column's own. False: a column has two. */
+static bool assign_places(struct examples *rows, const struct schema *schema)
+{
+    bool fit = true;
+    for (int row = 0; row < rows->count; row++) {
+        int32_t *places = rows->places + (size_t)row * (size_t)rows->codes;
+        for (int i = rows->codes; fit && i-- > 0;) { /* from the last: none moves to the left */
+            const int32_t place = places[i];
+            const struct schema_column *column = place >= 0 ? column_at(schema, place) : NULL;
+            places[i] = -1;
+            fit = !column || (column->code >= i && places[column->code] < 0);
+            if (fit && column) {
+                places[column->code] = place;
+            }
+        }
+    }
+    return fit;
+}
+
 bool background_kept(struct examples *rows, const struct trained *trained, struct error *error)
 {
     const struct examples like = encoder_shape(trained->schema);
-    return kept_rows_read(checkpoint_file_info(trained->file)->kept_rows, &trained->model, &like, rows, error) ||
-           error_wrap(error, "%s", checkpoint_path(trained->file));
+    const bool done =
+        kept_rows_read(checkpoint_file_info(trained->file)->kept_rows, &trained->model, &like, rows, error) &&
+        (!rows->places || assign_places(rows, trained->schema) ||
+         error_set(error, "kept_rows: a row has two categories of one column"));
+    return done || error_wrap(error, "%s", checkpoint_path(trained->file));
 }
 
 bool background_part(struct examples *rows, const struct examples *from, int most, struct error *error)

@@ -13,13 +13,14 @@
 #include "worker/export/trained.h"
 
 /*
- * At most `most` rows of the file, each with the same probability; which, depends on the file alone. what: names it in
- * errors. Rows that the model can't read are left out. Without a single good one it fails. The caller frees the rows.
+ * At most `most` rows of the file, each with the same probability; which, depends on the file alone. It is read to the
+ * end. what: names it in errors. Rows that the model can't read are left out. Without a single good one it fails. The
+ * caller frees the rows.
  */
 bool background_sample(struct examples *rows, const struct trained *trained, const char *path, int most,
                        const char *what, struct error *error);
 
-/* A random number below `count`, which is less than 2^24; always the same. */
+/* A random number below `count`, which is less than 2^53; always the same. */
 uint64_t background_draw(uint64_t count);
 
 /* Row `number` of the file, from 1. */

@@ -161,7 +161,7 @@ static bool put_batch(struct prediction *self, struct error *error)
             outcome_put_spread(self->trained, &self->outcome, self->spreads, i, self->out, rows_delimiter(self->rows));
         }
         if (self->shapley &&
-            !shapley_explain(self->shapley, engine, &self->examples, i, self->account, &self->contributions, error)) {
+            !shapley_explain(self->shapley, engine, &self->examples, i, NULL, &self->contributions, error)) {
             return false;
         }
         if (self->shapley) {

@@ -107,6 +107,20 @@ int64_t shapley_rows(const struct shapley *self)
     return (int64_t)self->samples * self->column_count;
 }
 
+double shapley_work(const struct shapley *self)
+{
+    const struct model *model = &self->trained->model;
+    const struct schema *schema = self->trained->schema;
+    const int unmet = schema->inputs - schema->dense - schema->codes; /* of a row's categories most are not its own */
+    return (double)shapley_rows(self) *
+           ((double)model->parameter_count - (double)model->net_count * unmet * model->widths[1]);
+}
+
+size_t shapley_kept_bytes(const struct trained *trained, const struct examples *background)
+{
+    return (size_t)background->count * (examples_bytes(background) + (size_t)outcome_count(trained) * sizeof(double));
+}
+
 size_t shapley_bytes(const struct shapley *self)
 {
     return (size_t)(TOGETHER + 1) *
@@ -145,7 +159,7 @@ struct path_step {
 struct journey {
     const struct shapley *self;
     struct engine *engine;
-    struct budget_account *account;
+    const struct shapley_watch *watch;
     struct contributions *contributions;
     struct examples rows; /* [TOGETHER + 1]: the last one is the row in question */
     float *predicted;     /* [TOGETHER, predictions] */
@@ -235,8 +249,9 @@ static void settle(struct journey *journey, const struct path_step *step)
 static bool arrive(struct journey *journey, struct error *error)
 {
     struct engine *engine = journey->engine;
-    if (budget_is_closed(journey->account)) {
-        return error_set(error, "the client has gone");
+    const struct shapley_watch *watch = journey->watch;
+    if (watch && !watch->goes_on(watch->context, error)) {
+        return false;
     }
     if (journey->count > 0 &&
         !engine->table->forward(engine, false, &journey->rows, 0, journey->count, journey->predicted, error)) {
@@ -346,9 +361,9 @@ static bool begin(struct journey *journey, struct error *error)
 }
 
 bool shapley_explain(const struct shapley *self, struct engine *engine, const struct examples *examples, int row,
-                     struct budget_account *account, struct contributions *contributions, struct error *error)
+                     const struct shapley_watch *watch, struct contributions *contributions, struct error *error)
 {
-    struct journey journey = {.self = self, .engine = engine, .account = account, .contributions = contributions};
+    struct journey journey = {.self = self, .engine = engine, .watch = watch, .contributions = contributions};
     const bool done =
         journey_begin(&journey, examples, row, error) && begin(&journey, error) && walk_all(&journey, error);
     journey_end(&journey);
@@ -361,6 +376,7 @@ bool shapley_explain(const struct shapley *self, struct engine *engine, const st
 /* --- as columns of a CSV file --- */
 
 static const char mean_name[] = "explanation_mean", error_name[] = "explanation_error", prefix[] = "contribution_";
+static const char mean_prefix[] = "explanation_mean_", error_prefix[] = "explanation_error_"; /* of several targets */
 
 static void put_name(const struct shapley *self, FILE *out, char delimiter, const char *what, int output,
                      const char *column)
@@ -381,11 +397,11 @@ void contributions_put_names(const struct shapley *self, FILE *out, char delimit
 {
     const bool is_one = self->outputs == 1;
     for (int output = 0; output < self->outputs; output++) {
-        put_name(self, out, delimiter, is_one ? mean_name : "explanation_mean_", output, "");
+        put_name(self, out, delimiter, is_one ? mean_name : mean_prefix, output, "");
         for (int i = 0; i < self->column_count; i++) {
             put_name(self, out, delimiter, prefix, output, self->trained->schema->columns[i].name);
         }
-        put_name(self, out, delimiter, is_one ? error_name : "explanation_error_", output, "");
+        put_name(self, out, delimiter, is_one ? error_name : error_prefix, output, "");
     }
 }
 
@@ -403,16 +419,41 @@ void contributions_put(const struct shapley *self, const struct contributions *f
     }
 }
 
+/* The rest of a text after its beginning; NULL: it begins otherwise. */
+static const char *after(const char *text, const char *beginning)
+{
+    const size_t length = strlen(beginning);
+    return text && strncmp(text, beginning, length) == 0 ? text + length : NULL;
+}
+
+static bool is_feature(const struct schema *schema, const char *name)
+{
+    bool is = false;
+    for (int i = 0; name && !is && i < schema_features(schema); i++) {
+        is = strcmp(schema->columns[i].name, name) == 0;
+    }
+    return is;
+}
+
+/* What contributions_put_names writes of one of several targets. */
+static bool is_of_target(const struct schema *schema, const char *name, const char *target)
+{
+    const char *mean = after(after(name, mean_prefix), target), *error = after(after(name, error_prefix), target);
+    return (mean && mean[0] == '\0') || (error && error[0] == '\0') ||
+           is_feature(schema, after(after(after(name, prefix), target), target[0] != '\0' ? "_" : ""));
+}
+
 bool contributions_is_name(const struct trained *trained, const char *name)
 {
     const struct schema *schema = trained->schema;
-    const char *const prefixes[] = {mean_name, error_name, prefix};
-    bool is = false;
-    for (int i = 0; i < 3; i++) {
-        is = is || strncmp(name, prefixes[i], strlen(prefixes[i])) == 0;
+    const int outputs = outcome_kind(trained) == OUTCOME_CLASS ? 1 : outcome_count(trained);
+    bool is = outputs == 1 && (strcmp(name, mean_name) == 0 || strcmp(name, error_name) == 0 ||
+                               is_feature(schema, after(name, prefix)));
+    for (int output = 0; outputs > 1 && !is && output < outputs; output++) {
+        is = is_of_target(schema, name, schema_output_name(schema, output));
     }
     for (int i = 0; is && i < schema->count; i++) {
-        is = schema->columns[i].role != SCHEMA_FEATURE || strcmp(schema->columns[i].name, name) != 0;
+        is = strcmp(schema->columns[i].name, name) != 0;
     }
     return is;
 }

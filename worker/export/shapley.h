@@ -19,7 +19,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "base/budget.h"
 #include "base/error.h"
 #include "worker/data/examples.h"
 #include "worker/export/trained.h"
@@ -65,17 +64,27 @@ struct contributions {
     void *memory;
 };
 
-/* What explaining takes meanwhile, for a caller that counts it. */
+/* What explaining takes meanwhile, and what a shapley of these rows holds, for a caller that counts it. */
 size_t shapley_bytes(const struct shapley *self);
-int64_t shapley_rows(const struct shapley *self); /* that are computed to explain one */
+size_t shapley_kept_bytes(const struct trained *trained, const struct examples *background);
+
+/* To explain one row: rows that are computed, and these times the weights that a row meets. */
+int64_t shapley_rows(const struct shapley *self);
+double shapley_work(const struct shapley *self);
 
 /* False if out of memory. */
 bool contributions_create(struct contributions *contributions, const struct shapley *shapley);
 void contributions_free(struct contributions *contributions);
 
-/* Explains row `row`. account: it ends when that is closed; NULL: not. */
+/* Asked every few hundred rows; false, with an error, ends the explanation. */
+struct shapley_watch {
+    bool (*goes_on)(void *context, struct error *error);
+    void *context;
+};
+
+/* Explains row `row`. watch: NULL if nobody may end it. */
 bool shapley_explain(const struct shapley *self, struct engine *engine, const struct examples *examples, int row,
-                     struct budget_account *account, struct contributions *contributions, struct error *error);
+                     const struct shapley_watch *watch, struct contributions *contributions, struct error *error);
 
 /* --- As columns of a CSV file --- */
 
@@ -88,7 +97,7 @@ void contributions_put_names(const struct shapley *shapley, FILE *out, char deli
 void contributions_put(const struct shapley *shapley, const struct contributions *contributions, FILE *out,
                        char delimiter);
 
-/* Is a file's column one that an explanation wrote, and not one of the model's? */
+/* Is a file's column one that contributions_put_names writes, and not one of the model's? */
 bool contributions_is_name(const struct trained *trained, const char *name);
 
 #endif
