@@ -172,9 +172,16 @@ build/trainer.debug: $(objects) $(musl_libs) build/product/flags build/product/d
 		-Wl,-z,pack-relative-relocs,--no-eh-frame-hdr,-T,build/product/discard.ld
 
 # Code that runs once a second, or for people, should be small rather than fast.
-$(patsubst %.c,build/product/%.o,$(filter observe/% worker/remote/operator/% worker/observed.c \
-	worker/export/dashboard.c worker/export/first_layer.c ps/status.c net/tls/web.c base/cli/% base/config/% \
-	base/process/% base/trust.c net/keygen.c net/credentials.c net/operator_key.c ps/rollout/%,$(sources))): small := -Os
+$(patsubst %.c,build/product/%.o,$(filter base/cli/% base/config/% base/process/% base/trust.c net/credentials.c \
+	net/keygen.c net/operator_key.c net/revocation.c net/tls/web.c observe/% ps/checkpoint/folder.c \
+	ps/checkpoint/safetensors.c ps/rollout/% ps/server/rollouts.c ps/status.c serve/drift.c serve/model.c \
+	serve/request_log.c serve/serve.c worker/checkpoints.c worker/data/commands.c worker/data/dataset.c \
+	worker/data/folders.c worker/data/table/schema.c worker/data/table/survey_schema.c worker/evaluation/kept_rows.c \
+	worker/export/dashboard.c worker/export/eval.c worker/export/explain.c worker/export/export.c \
+	worker/export/first_layer.c worker/export/inspect.c worker/export/onnx.c worker/export/trained.c worker/follow.c \
+	worker/initial.c worker/observed.c worker/remote/chief.c worker/remote/heartbeat.c worker/remote/live_config.c \
+	worker/remote/operator/% worker/remote/own_rows.c worker/remote/place.c worker/report.c worker/tune/%,$(sources)))\
+: small := -Os
 
 build/product/%.o: %.c build/product/flags $(musl_libs)
 	@mkdir -p $(@D)

@@ -289,7 +289,7 @@ int revocations_put(struct revocations *revocations, const struct revocation_lis
     struct revocation_list *copy = malloc(sizeof *copy);
     int cut = 0;
     if (!copy) {
-        return 0;
+        return -1;
     }
     *copy = *list;
     pthread_mutex_lock(&revocations->lock);

@@ -109,7 +109,8 @@ struct revocations;
 struct revocations *revocations_create(void); /* NULL: out of memory */
 void revocations_release(struct revocations *revocations);
 
-/* Puts a list in force, unless there is a later one, and cuts connections whose peer it names. Returns how many. */
+/* Puts a list in force, unless there is a later one, and cuts connections whose peer it names. Returns how many; -1:
+ * out of memory. */
 int revocations_put(struct revocations *revocations, const struct revocation_list *list);
 
 /* The number of the list in force; 0: none is. *expires_s may be NULL. */

@@ -78,7 +78,7 @@ static const struct allowed allowed[] = {
     {SYS_arch_prctl, EVERY}, {SYS_getpgrp, EVERY},
 #endif
     /* sockets, and waiting */
-    {SYS_bind, SERVE}, {SYS_listen, SERVE}, {SYS_accept, SERVE}, {SYS_accept4, SERVE}, {SYS_connect, CONNECT},
+    {SYS_bind, CONNECT /* the resolver's own socket, too */}, {SYS_listen, SERVE}, {SYS_accept, SERVE}, {SYS_accept4, SERVE}, {SYS_connect, CONNECT},
     {SYS_shutdown, CONNECT}, {SYS_sendto, CONNECT}, {SYS_recvfrom, CONNECT}, {SYS_sendmsg, CONNECT},
     {SYS_recvmsg, CONNECT}, {SYS_sendmmsg, CONNECT}, {SYS_recvmmsg, CONNECT}, {SYS_getsockname, CONNECT},
     {SYS_getpeername, CONNECT},

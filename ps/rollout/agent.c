@@ -47,6 +47,7 @@ struct agent {
     double idle_s, busy_s; /* between two reports; during a rollout */
     double answered_in_s;  /* the last report */
     double fetch_s;        /* earliest time for the next: ps 0 limits the rate of programs */
+    bool revoked_failed;   /* the last list of revoked keys was refused, or could not be kept */
     double revoked_s;      /* likewise for a list of revoked keys, after one that was refused */
     pthread_t thread;
     bool runs, arrived; /* arrived: it has reached ps 0 */
@@ -219,17 +220,29 @@ static bool receive_revoked(struct agent *agent, struct error *error)
     return done;
 }
 
-/* Fetches the list of revoked keys if ps 0 has a later one. One that is refused is asked for again after a while. */
+/*
+ * Fetches the list of revoked keys if ps 0 has a later one. One that is refused, or cannot be kept, is asked for again
+ * after a while.
+ */
 static void fetch_revoked(struct agent *agent, uint64_t number)
 {
     const struct credentials *credentials = agent->options.identity->credentials;
     struct error error;
-    if (agent->options.ask || !credentials || number <= revoked_number(credentials) ||
+    const uint64_t here = credentials ? revoked_number(credentials) : 0;
+    const bool is_behind = number < here;
+    if (agent->options.ask || !credentials || (number == here && !agent->revoked_failed) ||
         clock_monotonic_s() < agent->revoked_s) {
         return;
     }
-    if (!receive_revoked(agent, &error)) {
+    agent->revoked_failed = !is_behind && !receive_revoked(agent, &error);
+    if (is_behind || agent->revoked_failed) {
         agent->revoked_s = clock_monotonic_s() + REVOKED_AGAIN_S;
+    }
+    if (is_behind) {
+        log_warning("ps 0 has list %llu of revoked keys, and list %llu is here: it may accept keys that were revoked; "
+                    "copy config.json.d/revoked to it and restart it, or: trainer revoke renew",
+                    (unsigned long long)number, (unsigned long long)here);
+    } else if (agent->revoked_failed) {
         log_warning("list %llu of revoked keys, which ps 0 has, is not in force here: %s", (unsigned long long)number,
                     error.text);
     }

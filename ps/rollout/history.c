@@ -17,6 +17,7 @@
 #include <sodium.h>
 
 #include "base/checked.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text/json.h"
@@ -493,6 +494,21 @@ static bool read_tail(const char *path, struct audit_tail *tail, struct error *e
     return got >= 0;
 }
 
+enum { LOCK_WAIT_S = 5 };
+
+/* Who may read the file can lock it as well. Without locks in its file system, two processes may break the chain. */
+static bool lock_log(int fd)
+{
+    const double deadline_s = clock_monotonic_s() + LOCK_WAIT_S;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        if (clock_monotonic_s() >= deadline_s) {
+            return false;
+        }
+        clock_pause(clock_monotonic_s() + 0.02);
+    }
+    return true;
+}
+
 /*
  * Opens and locks the file that is in place: several processes of one machine write to it, and one of them may start a
  * new file meanwhile. -1, with an error.
@@ -505,7 +521,11 @@ static int open_log(const char *path, struct error *error)
         if (fd < 0) {
             return -1;
         }
-        flock(fd, LOCK_EX); /* where the file system has no locks, lines of two processes may break the chain */
+        if (!lock_log(fd)) {
+            close(fd);
+            error_set(error, "%s: another process has locked it for %d s", path, LOCK_WAIT_S);
+            return -1;
+        }
         if (fstat(fd, &open_one) != 0 ||
             (stat(path, &there) == 0 ? open_one.st_ino == there.st_ino : errno != ENOENT)) {
             return fd;

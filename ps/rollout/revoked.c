@@ -84,8 +84,9 @@ bool revoked_load(const struct config *config, const struct credentials *credent
     struct error expired;
     char why[512];
     bool done = list ? read_list(config, list, error) : error_set(error, "out of memory");
-    if (done && list->number > 0) {
-        revocations_put(credentials_revocations(credentials), list);
+    if (done && list->number > 0 && revocations_put(credentials_revocations(credentials), list) < 0) {
+        done = error_set(error, "out of memory for the list of revoked keys");
+    } else if (done && list->number > 0) {
         if (!revocation_is_current(list, clock_wall_s(), &expired)) {
             log_warning("%s; it stays in force", expired.text);
         }
@@ -114,7 +115,8 @@ static bool is_newer(const struct config *config, const struct credentials *cred
         const uint64_t number = revoked_number(credentials);
         const uint64_t here = stored->number > number ? stored->number : number;
         const bool is_same = stored->number == list->number && number < list->number;
-        done = list->number > here || is_same ||
+        const bool is_unkept = number == list->number && stored->number < list->number; /* the disk was full, say */
+        done = list->number > here || is_same || is_unkept ||
                error_set(error,
                          "the list of revoked keys that was sent has number %" PRIu64 ", but number %" PRIu64
                          " is here: an older list never replaces a newer one",
@@ -166,14 +168,20 @@ static bool take(const struct config *config, const struct credentials *credenti
                                  "of it: give ps 0 a new key first, and then revoke the old one"));
     }
     revocations_release(trial);
-    if (!done || !store(config, bytes, size, error)) {
+    if (!done) {
         return false;
     }
-    note(config, self, list, revocations_put(in_force, list));
+    const int cut = revocations_put(in_force, list);
+    if (cut < 0) {
+        return error_set(error, "out of memory for the list of revoked keys");
+    }
+    const bool is_kept = store(config, bytes, size, error);
+    note(config, self, list, cut);
     if (names_us(credentials, why, sizeof why)) {
         log_error("this process is locked out: %s", why);
     }
-    return true;
+    return is_kept ||
+           error_wrap(error, "list %" PRIu64 " of revoked keys is in force only until this process ends", list->number);
 }
 
 bool revoked_take(const struct config *config, const struct credentials *credentials, const struct member *self,

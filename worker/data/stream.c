@@ -418,8 +418,9 @@ static const struct file_kind *find_archive(const char *bytes, size_t size)
 static bool is_sparse(const char *bytes, size_t size)
 {
     char line[SIGNATURE_HEAD + 1], *end;
+    size = size < SIGNATURE_HEAD ? size : SIGNATURE_HEAD;
     const char *stop = memchr(bytes, '\n', size);
-    size = stop ? (size_t)(stop - bytes) : size < SIGNATURE_HEAD ? size : SIGNATURE_HEAD;
+    size = stop ? (size_t)(stop - bytes) : size;
     memcpy(line, bytes, size);
     line[size] = '\0';
     strtod(line, &end);

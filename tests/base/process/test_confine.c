@@ -184,7 +184,7 @@ static int try_to_talk(void)
     errno = 0;
     connect(fd >= 0 ? fd : 0, address, sizeof anywhere); /* nobody listens at port 0 */
     could |= errno != EPERM ? CONNECTED : 0;
-    return could | (bind(fd, address, sizeof anywhere) == 0 || listen(fd, 1) == 0 ? LISTENED : 0);
+    return could | (bind(fd, address, sizeof anywhere) == 0 && listen(fd, 1) == 0 ? LISTENED : 0);
 }
 
 /* A command that reads files talks to nobody, not even by a socket that it was started with. */

@@ -46,8 +46,8 @@ static bool no_room(const struct spool *spool, int reason, struct error *error)
 static bool leaves_room(const struct spool *spool)
 {
     struct statvfs disk;
-    if (fstatvfs(spool->fd, &disk) != 0) {
-        return true;
+    if (fstatvfs(spool->fd, &disk) != 0 || disk.f_blocks == 0 || spool->used == 0) {
+        return true; /* memory's file systems may say nothing of their size */
     }
     const double all = (double)disk.f_blocks * (double)disk.f_frsize;
     return (double)disk.f_bavail * (double)disk.f_frsize - (double)spool->used >= fmin(RESERVE, all / 20);

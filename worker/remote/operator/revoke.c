@@ -184,12 +184,16 @@ static bool is_same(const struct revocation_entry *one, const struct revocation_
            memcmp(one->key, other->key, REVOCATION_KEY) == 0;
 }
 
-static void take_off(struct revocation_list *list, const struct revocation_entry *entry)
+/* An entry that replaces one never ends before it, whatever this machine's clock says. */
+static void take_off(struct revocation_list *list, struct revocation_entry *entry)
 {
     int kept = 0;
     for (int i = 0; i < list->count; i++) {
-        if (!is_same(&list->entries[i], entry)) {
-            list->entries[kept++] = list->entries[i];
+        const struct revocation_entry *one = &list->entries[i];
+        if (!is_same(one, entry)) {
+            list->entries[kept++] = *one;
+        } else if (one->until_s > entry->until_s) {
+            entry->until_s = one->until_s;
         }
     }
     list->count = kept;
@@ -209,7 +213,10 @@ static bool check_own(const struct revocation_call *run, const struct revocation
                          "this fleet has one key for all, so none of its members can be locked out alone; revoke "
                          "a former key by its file, or make a key for each member: trainer keygen --ca=DIR");
     }
-    return memcmp(self.key, entry->key, REVOCATION_KEY) != 0 ||
+    const bool is_by_name = entry->member.role != MEMBER_NONE && entry->member.role == self.member.role &&
+                            (entry->member.index == MEMBER_ANY_INDEX || entry->member.index == self.member.index) &&
+                            self.issued_s <= entry->until_s;
+    return (!is_by_name && memcmp(self.key, entry->key, REVOCATION_KEY) != 0) ||
            error_set(error, "this is the key that this command uses itself%s; use another one first",
                      self.member.role == MEMBER_NONE ? ", and the whole fleet's" : "");
 }
