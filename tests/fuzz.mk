@@ -12,15 +12,15 @@ $(call remember,build/fuzz/flags,$(CLANG) $(fuzzed) $(cppflags) $(link_with))
 
 # Without what no decoder uses: a third of the files. A fuzzer that needs one of them doesn't link until it is taken off
 # this list.
-not_fuzzed := worker/cpu/% base/kernels/% observe/top/% worker/summary/% worker/clients/% %_avx2.c %_avx512.c \
-	$(addprefix base/,cli/help.c config/commands.c process/confine.c process/notify.c progress.c) net/keygen.c \
+not_fuzzed := worker/cpu/% base/kernels/% observe/top/% worker/summary/% worker/clients/% \
+	$(addprefix base/,cli/help.c config/commands.c process/notify.c progress.c) net/keygen.c \
 	$(addprefix observe/,api.c board.c guard.c http/loop.c metrics.c observe.c) \
-	$(addprefix serve/,plain.c routes.c serve.c) \
+	serve/serve.c \
 	$(addprefix ps/,checkpoint/writer.c rollout/agent.c rollout/participant.c server/listen.c server/server.c) \
-	$(addprefix worker/,checkpoints.c data/commands.c data/table/info.c follow.c initial.c local_run.c local_steps.c \
+	$(addprefix worker/,checkpoints.c data/commands.c follow.c initial.c local_run.c local_steps.c \
 	observed.c report.c train.c training.c version.c) \
 	$(addprefix worker/export/,dashboard.c eval.c explain.c export.c first_layer.c inspect.c onnx.c) \
-	$(addprefix worker/remote/,chief.c exchange/pipeline.c heartbeat.c live_config.c operator/cluster.c \
+	$(addprefix worker/remote/,chief.c heartbeat.c live_config.c operator/cluster.c \
 	operator/rollout.c operator/status.c own_rows.c place.c remote_worker.c trial.c worker.c)
 fuzz_objects  := $(patsubst %.c,build/fuzz/%.o,$(filter-out $(not_fuzzed),$(sources)))
 fuzz_programs := $(fuzzers:%=build/fuzz/%)

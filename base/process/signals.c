@@ -47,6 +47,7 @@ void signals_catch(void)
             sigaction(caught[i], &action, NULL);
         }
     }
+    signal(SIGCHLD, SIG_DFL); /* some daemons ignore it, and then there would be no status of a child to wait for */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
 }

@@ -127,6 +127,11 @@ CASES = [
          {"d/train.csv": sales(), "new.csv": sales() + "Total;4711;99999999\n"},
          [f"{TRAIN} --train_dir=run", "trainer predict run new.csv --out=out.csv"],
          [says("1 line of totals at the end left out"), lines_of("out.csv", 151)]),
+    Case("total_is_a_name", "fuel prices: the last brand in a sorted file is called Total",
+         {"d/train.csv": "brand,litres,y\n" + "".join(
+             f"{brand},{i % 9},{'high' if i % 9 > 4 else 'low'}\n" for brand in ("BP", "Esso", "Shell", "Total")
+             for i in range(40))},
+         [TRAIN], [accuracy(0.75), never_says("totals")]),
     Case("footer", "pandas#4512: providers put metadata at the end of a file",
          file(HEADER, *ROWS, "", "Rows: 150"), [TRAIN], [fails("train.csv:153", "has 1 fields", "--max_bad_records")]),
     Case("names_again", "datapusher#74, s3-concat#3: each part brings its names",

@@ -153,6 +153,8 @@ CASES = [
          [fails("train.csv:", "not UTF-8", "iconv -f latin1 -t utf-8")]),
     Case("bom_in_front", "Excel's 'CSV UTF-8' begins with a mark", {"d/train.csv": b"\xef\xbb\xbf" + TABLE.encode()},
          [TRAIN], [accuracy(0.75)]),
+    dates("zone_of_the_pacific", "logs of California: 2024-03-16 11:00:00 PST",
+          lambda when: f"{when:%Y-%m-%d %H:%M:%S} PST"),
     dates("dates_iso", "scikit-learn#5670: dates as features", lambda d: d.isoformat()),
     dates("dates_with_zone", "ISO 8601 with a fraction and a zone",
           lambda d: d.strftime("%Y-%m-%d %H:%M:%S.250+01:00")),

@@ -33,6 +33,7 @@
 #include "base/trust.h"
 #include "cuda/client.h"
 #include "cuda/probe.h"
+#include "ps/checkpoint/folder.h"
 #include "worker/evaluation/metrics.h"
 
 enum {
@@ -72,7 +73,7 @@ struct tune_trial {
 struct tune_job {
     struct halving_job is;
     int begun, ended; /* folds */
-    bool was_killed;  /* one of them, by somebody: it may do better another time */
+    bool was_killed;  /* or failed, one of them: it may do better another time, and is not recorded */
     struct result of_fold[CONFIG_MAX_FOLDS];
 };
 
@@ -601,8 +602,10 @@ static void take_child(struct tune *tune, struct tune_child *child, int status)
     if (run_path(tune, job->is.trial, child->fold, "log.jsonl", log, &error)) {
         read_log(tune, trial, log, &result, why);
     }
+    /* Only what its config is to blame for is a result. */
+    job->was_killed |=
+        !WIFEXITED(status) || (WEXITSTATUS(status) != COMMAND_DONE && WEXITSTATUS(status) != COMMAND_MISUSED);
     if (WIFSIGNALED(status)) {
-        job->was_killed = true;
         snprintf(why, sizeof why, "its process was killed by signal %d (%s)", WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
     }
@@ -675,6 +678,32 @@ static void pass_result(struct tune *tune, const struct halving_job *job, bool i
     }
 }
 
+/* What the trial's newest checkpoint says of the data it was trained on; "": nothing. */
+static void read_data(const struct tune *tune, int number, char data[CHECKPOINT_DATA_TEXT])
+{
+    char folder[FILE_PATH];
+    struct checkpoint_file *file = NULL;
+    struct error ignored;
+    data[0] = '\0';
+    if (run_path(tune, number, 0, "", folder, &ignored) && checkpoint_folder_find(folder, &file, &ignored) && file) {
+        snprintf(data, CHECKPOINT_DATA_TEXT, "%s", checkpoint_file_info(file)->data);
+    }
+    checkpoint_close(file);
+}
+
+/* Results count beside each other only on the same data, also where a search goes on another day. */
+static bool check_data(const struct tune *tune, int number, struct error *error)
+{
+    char first[CHECKPOINT_DATA_TEXT], own[CHECKPOINT_DATA_TEXT];
+    read_data(tune, 0, first);
+    read_data(tune, number, own);
+    return first[0] == '\0' || own[0] == '\0' || strcmp(first, own) == 0 ||
+           error_set(error,
+                     "%s: the data have changed since trial 0, and scores on other data don't compare; choose another "
+                     "--train_dir, or remove this one",
+                     tune->folder);
+}
+
 /* All folds of it have ended. */
 static bool end_job(struct tune *tune, struct tune_job *job, struct error *error)
 {
@@ -685,6 +714,9 @@ static bool end_job(struct tune *tune, struct tune_job *job, struct error *error
         result->seconds += trial->results[job->is.rung - 1].seconds;
     }
     const bool is_of_all = job->is.trial == 0 && isnan(result->score);
+    if (!isnan(result->score) && !check_data(tune, job->is.trial, error)) {
+        return false;
+    }
     if (!is_of_all && !job->was_killed && !write_record(tune, job->is.trial, error)) {
         return false;
     }

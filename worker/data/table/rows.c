@@ -896,8 +896,8 @@ static int first_filled(const struct csv_row *row, size_t *size)
     return -1;
 }
 
-/* Do the lines up to the end of the file begin like that, too? */
-static bool are_totals(const char *rest, size_t size, char delimiter)
+/* Do the lines up to the end of the file begin like that, too? Two of one name are data. */
+static bool are_totals(const struct csv_field *name, const char *rest, size_t size, char delimiter)
 {
     for (const char *end = rest + size; rest < end;) {
         while (rest < end && (*rest == delimiter || *rest == ' ' || *rest == '"' || *rest == '\r' || *rest == '\n')) {
@@ -907,7 +907,8 @@ static bool are_totals(const char *rest, size_t size, char delimiter)
         while (rest < end && *rest != delimiter && *rest != '"' && *rest != '\r' && *rest != '\n') {
             rest++;
         }
-        if (!is_of_total(field, (size_t)(rest - field))) {
+        const size_t length = (size_t)(rest - field);
+        if (!is_of_total(field, length) || (length == name->size && strncasecmp(field, name->text, length) == 0)) {
             return false;
         }
         const char *line_end = memchr(rest, '\n', (size_t)(end - rest));
@@ -924,7 +925,8 @@ static bool is_total(struct rows *rows, const struct csv_row *row)
     const bool has_name = first >= 0 && is_of_total(row->fields[first].text, row->fields[first].size);
     const char *rest =
         rows->read > ROWS_ABOVE && row->count > 1 && !rows->account ? csv_rest(rows->csv, &rest_size) : NULL;
-    if (has_name && !rows->has_totals && rest && are_totals(rest, rest_size, csv_delimiter(rows->csv))) {
+    if (has_name && !rows->has_totals && rest &&
+        are_totals(&row->fields[first], rest, rest_size, csv_delimiter(rows->csv))) {
         if (rows->totals++ == 0) {
             char text[TOTAL_TEXT];
             snprintf(text, sizeof text, "%.*s", (int)(row->raw_size < TOTAL_TEXT ? row->raw_size : TOTAL_TEXT),

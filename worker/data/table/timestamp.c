@@ -160,7 +160,10 @@ static bool take_half(struct timestamp_text *cursor, int hours, double *time)
     }
     const bool is_after = (*there.at++ | 0x20) == 'p';
     take_char(&there, '.');
-    if (there.at == there.end || (*there.at++ | 0x20) != 'm' || hours < 1 || hours > 12) {
+    if (there.at == there.end || (*there.at++ | 0x20) != 'm') {
+        return true; /* PST, say */
+    }
+    if (hours < 1 || hours > 12) {
         return false;
     }
     take_char(&there, '.');
