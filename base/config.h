@@ -26,8 +26,8 @@ enum {
     CONFIG_MAX_INPUTS = 1 << 20, /* units of the input layer: a table has one per category */
     CONFIG_MOST_BINS = 64,       /* of an encoded number */
     CONFIG_MAX_FOLDS = 20,
-    CONFIG_MAX_HOSTS = 1024,     /* in one list */
-    CONFIG_MAX_WORKERS = 16384,  /* in worker_hosts plus, with `elastic`, beyond it */
+    CONFIG_MAX_HOSTS = 1024,    /* in one list */
+    CONFIG_MAX_WORKERS = 16384, /* in worker_hosts plus, with `elastic`, beyond it */
     CONFIG_ASKED_A_SECOND = 200,
     CONFIG_WORKER_RANGES = CONFIG_MAX_WORKERS / 2, /* ranges (first, count) that describe any set of workers */
     CONFIG_DIGEST_HEX = 64,                        /* BLAKE2b-256 in hex */

@@ -73,9 +73,9 @@ struct connection {
     double last_received_s;
     struct member credential;
     struct revocation_watch watch; /* of its peer's key */
-    struct tls *tls;     /* NULL: plain */
-    struct local *local; /* its bytes travel in shared memory, and fd only wakes; NULL: by fd */
-    uint8_t *in;         /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it is parked */
+    struct tls *tls;               /* NULL: plain */
+    struct local *local;           /* its bytes travel in shared memory, and fd only wakes; NULL: by fd */
+    uint8_t *in;                   /* [CONNECTION_BUFFER]: received; in_start..in_end is unread; NULL: it is parked */
     size_t in_start, in_end;
     uint8_t *out; /* [CONNECTION_BUFFER]: to be sent; right after `in` */
     size_t out_start, out_end;

@@ -280,7 +280,7 @@ static int compare_columns(const void *a, const void *b, void *schema)
     return strcmp(columns[*(const int *)a].name, columns[*(const int *)b].name);
 }
 
-static bool sort_columns(struct version *version, struct error *error)
+bool version_sort_columns(struct version *version, struct error *error)
 {
     const int columns = version->trained.schema ? schema_features(version->trained.schema) : 0;
     version->by_name = calloc((size_t)columns + 1, sizeof *version->by_name);
@@ -322,7 +322,7 @@ static bool version_prepare(struct served *served, struct version *version, stru
     version->loaded_s = clock_wall_s();
     /* The parameters as read, and each worker's. */
     const size_t bytes = parameter_bytes(version) * (1 + (size_t)version->workers);
-    return check_names(version, error) && sort_columns(version, error) && take_memory(version, bytes, error) &&
+    return check_names(version, error) && version_sort_columns(version, error) && take_memory(version, bytes, error) &&
            make_engines(version, error) && try_version(version, error) && check_version(version, error) &&
            prepare_with_reference(served, version, error);
 }

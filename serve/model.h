@@ -181,7 +181,8 @@ void served_destroy(struct served *served); /* all holders must have released */
  */
 bool served_refresh(struct served *served, struct error *error);
 
-/* The column of a table with that name; -1: none. */
+/* Prepares, once, for what finds the column of a table with a name; -1: none. */
+bool version_sort_columns(struct version *version, struct error *error);
 int version_find_column(const struct version *version, const char *name, size_t size);
 
 struct version *served_hold(struct served *served);    /* NULL: none is loaded */

@@ -77,8 +77,8 @@ static const struct allowed allowed[] = {
     {SYS_getrlimit, EVERY}, {SYS_setrlimit, EVERY}, {SYS_alarm, EVERY}, {SYS_pause, EVERY}, {SYS_time, EVERY},
     {SYS_arch_prctl, EVERY}, {SYS_getpgrp, EVERY},
 #endif
-    /* sockets, and waiting */
-    {SYS_bind, CONNECT /* the resolver's own socket, too */}, {SYS_listen, SERVE}, {SYS_accept, SERVE}, {SYS_accept4, SERVE}, {SYS_connect, CONNECT},
+    /* sockets, and waiting; who asks for an address binds a socket as well */
+    {SYS_bind, CONNECT}, {SYS_listen, SERVE}, {SYS_accept, SERVE}, {SYS_accept4, SERVE}, {SYS_connect, CONNECT},
     {SYS_shutdown, CONNECT}, {SYS_sendto, CONNECT}, {SYS_recvfrom, CONNECT}, {SYS_sendmsg, CONNECT},
     {SYS_recvmsg, CONNECT}, {SYS_sendmmsg, CONNECT}, {SYS_recvmmsg, CONNECT}, {SYS_getsockname, CONNECT},
     {SYS_getpeername, CONNECT},

@@ -13,7 +13,8 @@ static const char table[] = "number,flag,colour,class\n"
                             "1.5,0,red,yes\n-3e5,1,green,no\n,1,red,maybe\n7,0,,yes\n8,0,blue,no\n9,1,green,yes\n";
 
 /* A value takes at least six bytes of the text, and less than 64 in a table that grows, and in its text again. */
-FUZZ_MEMORY(64, 1 << 20)
+/* The constant has room for two samples of rows, for quantiles (SAMPLE_BYTES in survey.c), with their numbers. */
+FUZZ_MEMORY(64, 130 << 20)
 
 static struct config config;
 

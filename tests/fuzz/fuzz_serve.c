@@ -109,6 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         make_version(&table, &engines[1], &engine, 1);
         make_schema(&schema);
         table.trained.schema = &schema;
+        assert(version_sort_columns(&table, &error));
         assert(drift_begin(&table.drift, &table.trained, &error));
     }
     const uint8_t choice = input_byte(&input);

@@ -194,6 +194,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         assert(!play.honest || play.touched);
         check_beginning(&error, "");
     }
+    revocations_forget(&connection.watch);
     transport_tls.close(&connection, false);
     mbedtls_ssl_free(&play.peer);
     close(sockets[0]);

@@ -182,8 +182,8 @@ static int try_to_talk(void)
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     could |= fd >= 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, given) == 0 ? OPENED : 0;
     errno = 0;
-    connect(fd >= 0 ? fd : 0, address, sizeof anywhere); /* nobody listens at port 0 */
-    could |= errno != EPERM ? CONNECTED : 0;
+    const bool connects = connect(fd >= 0 ? fd : 0, address, sizeof anywhere) == 0; /* nobody listens at port 0 */
+    could |= connects || errno != EPERM ? CONNECTED : 0;
     return could | (bind(fd, address, sizeof anywhere) == 0 && listen(fd, 1) == 0 ? LISTENED : 0);
 }
 

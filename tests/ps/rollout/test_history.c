@@ -476,8 +476,8 @@ static void an_unfinished_line_is_mended(void **state)
         free(bytes);
     }
     listen_in();
-    for (size_t cut = 1; cut < lengths[2]; cut += 9) {  /* of the third line, before audit.head names it */
-        for (int behind = 0; behind < 2; behind++) { /* or even the second */
+    for (size_t cut = 1; cut < lengths[2]; cut += 9) { /* of the third line, before audit.head names it */
+        for (int behind = 0; behind < 2; behind++) {   /* or even the second */
             snprintf(text, sizeof text, "%s%s%.*s", entries[0], entries[1], (int)cut, entries[2]);
             put(log, text, strlen(text));
             assert_true(checked_line_write(head, heads[1 - behind], &error));

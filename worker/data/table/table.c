@@ -1019,9 +1019,8 @@ bool table_read_test(struct examples *examples, const struct schema *schema, con
         names_free(&names);
         done = list_held_out(&names, options->config, error);
         if (done && names.count == 0) {
-            done =
-                error_set(error, "%s: %s; name their folder with --data_dir, or one file after the run",
-                          folder, file_exists(folder) ? "holds no files of rows" : "there is no such folder of rows");
+            done = error_set(error, "%s: %s; name their folder with --data_dir, or one file after the run", folder,
+                             file_exists(folder) ? "holds no files of rows" : "there is no such folder of rows");
         }
         done = done && split_known(schema, &split, &names, options->config, true, error);
         split_rewind(&split);

@@ -32,6 +32,7 @@ static const double CALL_S = 5.0;
 /* One run of the command. */
 struct revocation_call {
     const struct command_call *command;
+    struct command_call renewal; /* without operands */
     struct rollout_client client;
     struct operator_keys keys;  /* whose signatures count: operator.pub */
     struct operators operators; /* and those that vouch for the list to start from */
@@ -391,7 +392,6 @@ static bool is_verb(const struct command_call *call, const char *verb)
 
 static bool run_verb(struct revocation_call *run, long days, struct error *error)
 {
-    struct command_call renewal;
     char path[PATH_MAX];
     beside_config(run->command, "config.json", path);
     if (!operators_read(path, &run->operators, error)) {
@@ -409,9 +409,9 @@ static bool run_verb(struct revocation_call *run, long days, struct error *error
                install_and_keep(run, error);
     }
     if (is_verb(run->command, "renew")) { /* the same entries, by a new signature */
-        renewal = *run->command;
-        renewal.operand_count = 0;
-        run->command = &renewal;
+        run->renewal = *run->command;
+        run->renewal.operand_count = 0;
+        run->command = &run->renewal;
     }
     return revoke_named(run, days, error);
 }
