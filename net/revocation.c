@@ -18,54 +18,6 @@ enum { MAGIC = sizeof magic - 1, HEX = 2 * REVOCATION_KEY + 1, DATE = 32 };
 
 /* --- Decoding --- */
 
-/* Bytes not yet taken. */
-struct unread {
-    const uint8_t *bytes;
-    size_t size;
-};
-
-static const uint8_t *take(struct unread *rest, size_t size)
-{
-    const uint8_t *bytes = rest->bytes;
-    if (size > rest->size) {
-        return NULL;
-    }
-    rest->bytes += size;
-    rest->size -= size;
-    return bytes;
-}
-
-static bool take_u32(struct unread *rest, uint32_t *number)
-{
-    const uint8_t *bytes = take(rest, sizeof *number);
-    if (bytes) {
-        *number = get_le32(bytes);
-    }
-    return bytes;
-}
-
-static bool take_u64(struct unread *rest, uint64_t *number)
-{
-    const uint8_t *bytes = take(rest, sizeof *number);
-    if (bytes) {
-        *number = get_le64(bytes);
-    }
-    return bytes;
-}
-
-/* text: [most + 1] */
-static bool take_text(struct unread *rest, char *text, size_t most)
-{
-    uint32_t size = 0;
-    const uint8_t *bytes = take_u32(rest, &size) && size <= most ? take(rest, size) : NULL;
-    if (!bytes || memchr(bytes, 0, size)) {
-        return false;
-    }
-    memcpy(text, bytes, size);
-    text[size] = '\0';
-    return true;
-}
-
 static bool is_zero(const uint8_t key[REVOCATION_KEY])
 {
     return sodium_is_zero(key, REVOCATION_KEY) == 1;
@@ -77,7 +29,7 @@ static bool take_entry(struct unread *rest, struct revocation_entry *entry)
     uint32_t role, index;
     const uint8_t *key;
     if (!take_u32(rest, &role) || !take_u32(rest, &index) || !take_u64(rest, &entry->until_s) ||
-        !(key = take(rest, REVOCATION_KEY)) || !take_text(rest, entry->reason, REVOCATION_REASON)) {
+        !(key = take_bytes(rest, REVOCATION_KEY)) || !take_text(rest, entry->reason, REVOCATION_REASON)) {
         return false;
     }
     memcpy(entry->key, key, REVOCATION_KEY);
@@ -91,7 +43,7 @@ bool revocation_decode_unsigned(struct revocation_list *list, const uint8_t *byt
     struct unread rest = {bytes, size};
     uint32_t count = 0;
     memset(list, 0, sizeof *list);
-    const uint8_t *head = take(&rest, MAGIC);
+    const uint8_t *head = take_bytes(&rest, MAGIC);
     if (!head || memcmp(head, magic, MAGIC) != 0) {
         return error_set(error, "the list of revoked keys is invalid: it does not begin like one");
     }
@@ -127,28 +79,9 @@ bool revocation_decode(struct revocation_list *list, const uint8_t *bytes, size_
 
 /* --- Encoding --- */
 
-static uint8_t *put(uint8_t *to, const void *bytes, size_t size)
-{
-    memcpy(to, bytes, size);
-    return to + size;
-}
-
-static uint8_t *put_u32(uint8_t *to, uint32_t number)
-{
-    put_le32(to, number);
-    return to + sizeof number;
-}
-
-static uint8_t *put_u64(uint8_t *to, uint64_t number)
-{
-    put_le64(to, number);
-    return to + sizeof number;
-}
-
 static uint8_t *put_text(uint8_t *to, const char *text)
 {
-    const size_t size = strlen(text);
-    return put(put_u32(to, (uint32_t)size), text, size);
+    return put_sized_text(to, text, strlen(text));
 }
 
 bool revocation_encode(const struct revocation_list *list, const uint8_t secret_key[OPERATOR_SECRET_KEY],
@@ -162,13 +95,13 @@ bool revocation_encode(const struct revocation_list *list, const uint8_t secret_
                          "those who remain, with trainer keygen --ca",
                          REVOCATION_MAX_ENTRIES);
     }
-    uint8_t *end = put_text(put_text(put(bytes, magic, MAGIC), list->fleet), list->author);
+    uint8_t *end = put_text(put_text(put_bytes(bytes, magic, MAGIC), list->fleet), list->author);
     end = put_u64(put_u64(put_u64(end, list->signed_s), list->expires_s), list->number);
     end = put_u32(end, (uint32_t)list->count);
     for (int i = 0; i < list->count; i++) {
         const struct revocation_entry *entry = &list->entries[i];
         end = put_u32(put_u32(end, (uint32_t)entry->member.role), (uint32_t)entry->member.index);
-        end = put_text(put(put_u64(end, entry->until_s), entry->key, REVOCATION_KEY), entry->reason);
+        end = put_text(put_bytes(put_u64(end, entry->until_s), entry->key, REVOCATION_KEY), entry->reason);
     }
     crypto_sign_detached(end, NULL, bytes, (unsigned long long)(end - bytes), secret_key);
     *size = (size_t)(end - bytes) + OPERATOR_SIGNATURE;

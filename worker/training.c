@@ -454,7 +454,8 @@ static void note_decision(struct training *training, struct checkpoint_info *rec
     record->interval = (struct interval){.coverage = 0};
     if (is_here && !evaluation_interval(evaluation, &training->dataset->validation, &record->interval) &&
         !training->lacks_interval) {
-        log_warning("%d validation rows are too few for an interval of %g; hold out more (--validation_size)",
+        log_warning("%d validation rows are too few for an interval of %g, or too many to keep; change "
+                    "--validation_size",
                     training->dataset->validation.count, training->config->train.interval);
         training->lacks_interval = true;
     }

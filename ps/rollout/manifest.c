@@ -30,65 +30,19 @@ enum {
 
 /* --- Decoding --- */
 
-/* Bytes not yet taken. */
-struct rest {
-    const uint8_t *bytes;
-    size_t size;
-};
-
-static const uint8_t *take(struct rest *rest, size_t size)
-{
-    const uint8_t *bytes = rest->bytes;
-    if (size > rest->size) {
-        return NULL;
-    }
-    rest->bytes += size;
-    rest->size -= size;
-    return bytes;
-}
-
-static bool take_u64(struct rest *rest, uint64_t *number)
-{
-    const uint8_t *bytes = take(rest, sizeof *number);
-    if (bytes) {
-        *number = get_le64(bytes);
-    }
-    return bytes;
-}
-
-/* A u32 size, at most `limit`, and that many bytes. */
-static const char *take_text(struct rest *rest, size_t limit, size_t *size)
-{
-    const uint8_t *bytes = take(rest, sizeof(uint32_t));
-    *size = bytes ? get_le32(bytes) : 0;
-    bytes = bytes && *size <= limit ? take(rest, *size) : NULL;
-    return bytes && !memchr(bytes, 0, *size) ? (const char *)bytes : NULL;
-}
-
-static bool take_name(struct rest *rest, char name[MANIFEST_MAX_NAME + 1])
-{
-    size_t size;
-    const char *text = take_text(rest, MANIFEST_MAX_NAME, &size);
-    if (text) {
-        memcpy(name, text, size);
-        name[size] = '\0';
-    }
-    return text;
-}
-
 static void digest_of(const char *text, size_t size, uint8_t digest[DIGEST])
 {
     crypto_generichash(digest, DIGEST, (const uint8_t *)text, size, NULL, 0);
 }
 
-static bool take_config(struct rest *rest, struct manifest_config *config, const char *what, struct error *error)
+static bool take_config(struct unread *rest, struct manifest_config *config, const char *what, struct error *error)
 {
     uint8_t computed[DIGEST];
     const uint8_t *digest = NULL;
     if (take_u64(rest, &config->version)) {
-        digest = take(rest, DIGEST);
+        digest = take_bytes(rest, DIGEST);
     }
-    config->text = digest ? take_text(rest, MANIFEST_MAX_CONFIG, &config->text_size) : NULL;
+    config->text = digest ? take_sized_text(rest, MANIFEST_MAX_CONFIG, &config->text_size) : NULL;
     if (!config->text) {
         return error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
     }
@@ -97,24 +51,15 @@ static bool take_config(struct rest *rest, struct manifest_config *config, const
         return error_set(error, "the manifest is damaged: its %s is not what its digest says", what);
     }
     sodium_bin2hex(config->digest, sizeof config->digest, digest, DIGEST);
-    config->local = take_text(rest, MANIFEST_MAX_LOCAL, &config->local_size);
+    config->local = take_sized_text(rest, MANIFEST_MAX_LOCAL, &config->local_size);
     return config->local || error_set(error, "the manifest is torn: it ends in its %s, or that is too large", what);
 }
 
-static bool take_u32(struct rest *rest, uint32_t *number)
-{
-    const uint8_t *bytes = take(rest, sizeof *number);
-    if (bytes) {
-        *number = get_le32(bytes);
-    }
-    return bytes;
-}
-
 /* zeros: "" */
-static bool take_digest(struct rest *rest, char digest[PROGRAM_DIGEST_HEX + 1])
+static bool take_digest(struct unread *rest, char digest[PROGRAM_DIGEST_HEX + 1])
 {
     static const uint8_t zeros[PROGRAM_HASH];
-    const uint8_t *bytes = take(rest, PROGRAM_HASH);
+    const uint8_t *bytes = take_bytes(rest, PROGRAM_HASH);
     digest[0] = '\0';
     if (bytes && memcmp(bytes, zeros, PROGRAM_HASH) != 0) {
         sodium_bin2hex(digest, PROGRAM_DIGEST_HEX + 1, bytes, PROGRAM_HASH);
@@ -122,10 +67,10 @@ static bool take_digest(struct rest *rest, char digest[PROGRAM_DIGEST_HEX + 1])
     return bytes;
 }
 
-static bool take_program(struct rest *rest, struct manifest_program *program)
+static bool take_program(struct unread *rest, struct manifest_program *program)
 {
     size_t size;
-    const char *name = take_text(rest, PROGRAM_ARCHITECTURE - 1, &size);
+    const char *name = take_sized_text(rest, PROGRAM_ARCHITECTURE - 1, &size);
     if (!name || !take_u64(rest, &program->size) || !take_digest(rest, program->digest) ||
         !take_digest(rest, program->fallback)) {
         return false;
@@ -134,7 +79,7 @@ static bool take_program(struct rest *rest, struct manifest_program *program)
     return program->size > 0 && program->size <= PROGRAM_MAX_BYTES && program->digest[0] != '\0';
 }
 
-static bool take_programs(struct rest *rest, struct manifest_programs *programs, struct error *error)
+static bool take_programs(struct unread *rest, struct manifest_programs *programs, struct error *error)
 {
     uint32_t waves = 0, count = 0;
     bool done = take_u32(rest, &programs->protocol) && take_u32(rest, &programs->rate_kib) && take_u32(rest, &waves) &&
@@ -155,15 +100,15 @@ static bool take_programs(struct rest *rest, struct manifest_programs *programs,
 
 bool manifest_decode_unsigned(struct manifest *manifest, const uint8_t *bytes, size_t size, struct error *error)
 {
-    struct rest rest = {bytes, size};
+    struct unread rest = {bytes, size};
     memset(manifest, 0, sizeof *manifest);
-    const uint8_t *head = take(&rest, MAGIC);
+    const uint8_t *head = take_bytes(&rest, MAGIC);
     if (!head || memcmp(head, magic, MAGIC) != 0) {
         return error_set(error, "the manifest is invalid: it does not begin like one");
     }
-    if (!take_name(&rest, manifest->fleet) || !take_name(&rest, manifest->author) ||
-        !take_u64(&rest, &manifest->signed_s) || !take_u64(&rest, &manifest->expires_s) ||
-        !(head = take(&rest, sizeof(uint32_t)))) {
+    if (!take_text(&rest, manifest->fleet, MANIFEST_MAX_NAME) ||
+        !take_text(&rest, manifest->author, MANIFEST_MAX_NAME) || !take_u64(&rest, &manifest->signed_s) ||
+        !take_u64(&rest, &manifest->expires_s) || !(head = take_bytes(&rest, sizeof(uint32_t)))) {
         return error_set(error, "the manifest is torn: it ends in its head");
     }
     const uint32_t flags = get_le32(head);
@@ -215,39 +160,13 @@ bool manifest_decode(struct manifest *manifest, const uint8_t *bytes, size_t siz
 
 /* --- Encoding --- */
 
-static uint8_t *put(uint8_t *to, const void *bytes, size_t size)
-{
-    memcpy(to, bytes, size);
-    return to + size;
-}
-
-static uint8_t *put_number(uint8_t *to, uint64_t number)
-{
-    put_le64(to, number);
-    return to + sizeof number;
-}
-
-/* text: NULL if the size is 0. */
-static uint8_t *put_text(uint8_t *to, const char *text, size_t size)
-{
-    put_le32(to, (uint32_t)size);
-    to += sizeof(uint32_t);
-    return size > 0 ? put(to, text, size) : to;
-}
-
 static uint8_t *put_config(uint8_t *to, struct manifest_config *config)
 {
     uint8_t digest[DIGEST];
     digest_of(config->text, config->text_size, digest);
     sodium_bin2hex(config->digest, sizeof config->digest, digest, DIGEST);
-    to = put_text(put(put_number(to, config->version), digest, DIGEST), config->text, config->text_size);
-    return put_text(to, config->local, config->local_size);
-}
-
-static uint8_t *put_u32(uint8_t *to, uint32_t number)
-{
-    put_le32(to, number);
-    return to + sizeof number;
+    to = put_sized_text(put_bytes(put_u64(to, config->version), digest, DIGEST), config->text, config->text_size);
+    return put_sized_text(to, config->local, config->local_size);
 }
 
 static uint8_t *put_digest(uint8_t *to, const char *digest)
@@ -268,7 +187,7 @@ static uint8_t *put_programs(uint8_t *to, const struct manifest_programs *progra
     to = put_u32(to, (uint32_t)programs->count);
     for (int i = 0; i < programs->count; i++) {
         const struct manifest_program *program = &programs->items[i];
-        to = put_number(put_text(to, program->architecture, strlen(program->architecture)), program->size);
+        to = put_u64(put_sized_text(to, program->architecture, strlen(program->architecture)), program->size);
         to = put_digest(put_digest(to, program->digest), program->fallback);
     }
     return to;
@@ -289,10 +208,10 @@ bool manifest_encode(struct manifest *manifest, const uint8_t secret_key[OPERATO
     if (!start) {
         return error_set(error, "out of memory");
     }
-    uint8_t *end = put(start, magic, MAGIC);
-    end = put_text(end, manifest->fleet, strlen(manifest->fleet));
-    end = put_text(end, manifest->author, strlen(manifest->author));
-    end = put_number(put_number(end, manifest->signed_s), manifest->expires_s);
+    uint8_t *end = put_bytes(start, magic, MAGIC);
+    end = put_sized_text(end, manifest->fleet, strlen(manifest->fleet));
+    end = put_sized_text(end, manifest->author, strlen(manifest->author));
+    end = put_u64(put_u64(end, manifest->signed_s), manifest->expires_s);
     const bool programs = manifest->programs.count > 0;
     end = put_u32(end, (manifest->may_lose ? FLAG_MAY_LOSE : 0) | (programs ? FLAG_PROGRAMS : 0));
     end = put_config(put_config(end, &manifest->target), &manifest->fallback);
@@ -405,11 +324,12 @@ void manifest_hash(const uint8_t *bytes, size_t size, uint8_t hash[MANIFEST_HASH
 size_t manifest_abort_encode(const struct manifest_abort *abort, const uint8_t secret_key[OPERATOR_SECRET_KEY],
                              uint8_t bytes[MANIFEST_ABORT_BYTES])
 {
-    uint8_t *end = abort->resumes ? put(bytes, resume_magic, RESUME_MAGIC) : put(bytes, abort_magic, ABORT_MAGIC);
-    end = put_text(end, abort->fleet, strlen(abort->fleet));
-    end = put_text(end, abort->author, strlen(abort->author));
-    end = put_number(put_number(end, abort->signed_s), abort->target);
-    end = put(end, abort->hash, MANIFEST_HASH);
+    uint8_t *end =
+        abort->resumes ? put_bytes(bytes, resume_magic, RESUME_MAGIC) : put_bytes(bytes, abort_magic, ABORT_MAGIC);
+    end = put_sized_text(end, abort->fleet, strlen(abort->fleet));
+    end = put_sized_text(end, abort->author, strlen(abort->author));
+    end = put_u64(put_u64(end, abort->signed_s), abort->target);
+    end = put_bytes(end, abort->hash, MANIFEST_HASH);
     crypto_sign_detached(end, NULL, bytes, (unsigned long long)(end - bytes), secret_key);
     return (size_t)(end - bytes) + MANIFEST_SIGNATURE;
 }
@@ -425,17 +345,17 @@ bool manifest_abort_decode(struct manifest_abort *abort, const uint8_t *bytes, s
     if (size < ABORT_MAGIC + MANIFEST_SIGNATURE || size > MANIFEST_ABORT_BYTES) {
         return error_set(error, "the abort is torn: it can't have %zu bytes", size);
     }
-    struct rest rest = {bytes, size - MANIFEST_SIGNATURE};
+    struct unread rest = {bytes, size - MANIFEST_SIGNATURE};
     if (!operator_keys_verify(keys, bytes, rest.size, bytes + rest.size, 1)) {
         return error_set(error, "the abort is not signed by the operator key that ps 0 trusts, or it is torn");
     }
     const uint8_t *hash = NULL;
     abort->resumes = rest.size >= RESUME_MAGIC && memcmp(rest.bytes, resume_magic, RESUME_MAGIC) == 0;
     const size_t head = abort->resumes ? RESUME_MAGIC : ABORT_MAGIC;
-    if (memcmp(take(&rest, head), abort->resumes ? resume_magic : abort_magic, head) == 0 &&
-        take_name(&rest, abort->fleet) && take_name(&rest, abort->author) && take_u64(&rest, &abort->signed_s) &&
-        take_u64(&rest, &abort->target)) {
-        hash = take(&rest, MANIFEST_HASH);
+    if (memcmp(take_bytes(&rest, head), abort->resumes ? resume_magic : abort_magic, head) == 0 &&
+        take_text(&rest, abort->fleet, MANIFEST_MAX_NAME) && take_text(&rest, abort->author, MANIFEST_MAX_NAME) &&
+        take_u64(&rest, &abort->signed_s) && take_u64(&rest, &abort->target)) {
+        hash = take_bytes(&rest, MANIFEST_HASH);
     }
     if (!hash || rest.size != 0) {
         return error_set(error, "the abort is invalid: it does not read like one");

@@ -479,8 +479,8 @@ bool evaluation_interval(const struct evaluation *evaluation, const struct examp
 {
     const double coverage = evaluation->options.train->interval;
     *interval = (struct interval){.coverage = 0};
-    return coverage == 0 || !has_kept(evaluation, examples) || is_of_classes(evaluation->loss_kind) ||
-           calibration_interval(coverage, evaluation->kept, examples, interval);
+    return coverage == 0 || is_of_classes(evaluation->loss_kind) ||
+           (has_kept(evaluation, examples) && calibration_interval(coverage, evaluation->kept, examples, interval));
 }
 
 double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples, bool is_best)

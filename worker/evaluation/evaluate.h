@@ -106,8 +106,8 @@ bool evaluation_finds_threshold(const struct evaluation *evaluation);
 double evaluation_temperature(struct evaluation *evaluation, const struct examples *examples, bool is_best);
 
 /*
- * The interval (train.interval) by examples that have just been evaluated, as above; coverage 0: none is wanted, or
- * can't be had. False: there are too few rows.
+ * The interval (train.interval) by examples that have just been evaluated, as above; coverage 0: none is wanted. False:
+ * one is, and there are too few rows for it, or too many to keep.
  */
 bool evaluation_interval(const struct evaluation *evaluation, const struct examples *examples,
                          struct interval *interval);
